@@ -19,7 +19,14 @@ from lightning_hangcheck.judge.graph import Wait, WaitGraph
 from lightning_hangcheck.judge.rule import Finding
 from lightning_hangcheck.judge.wording import name_ranks
 from lightning_hangcheck.model.evidence import Gap
-from lightning_hangcheck.model.left_behind import LogFact, Section, Trail, elapsed, order_of
+from lightning_hangcheck.model.left_behind import (
+    LogFact,
+    Section,
+    Trail,
+    comparable,
+    order_of,
+    precedes,
+)
 from lightning_hangcheck.model.verdict import CollectiveState, EvidenceItem, State
 from lightning_hangcheck.model.words import phase_of_name, words_of
 from lightning_hangcheck.text.redaction import redact_text
@@ -146,8 +153,7 @@ class LogBook:
         for word in (word for reading in readings for word in reading.last_words):
             if word.rank is not None:
                 earlier = self.words.setdefault(word.rank, word)
-                both = word.when and earlier.when and len(word.when) == len(earlier.when)
-                if both and elapsed(earlier.when, word.when) > 0:
+                if precedes(earlier.when, word.when):
                     self.words[word.rank] = word
         trails = [trail for reading in readings for trail in reading.trails]
         order = order_of(trail.when for trail in trails)
@@ -236,16 +242,16 @@ class LogBook:
         timeouts = self.of("timeout", "status", "heartbeat", "dump_signal")
         if not timeouts:
             return True
+        when = fact.when
         same = [timeout.line for timeout in timeouts if timeout.file == fact.file]
         if same:
             return fact.line < min(same)
-        times = [
-            timeout.when
-            for timeout in timeouts
-            if timeout.when and len(timeout.when) == len(fact.when)
-        ]
-        known = times and self.clocks_agree
-        return all(elapsed(fact.when, when) > 0 for when in times) if known else None
+        times = [fact.when for fact in timeouts if comparable(fact.when, when)]
+        if not times or not self.clocks_agree:
+            return None
+        if all(precedes(when, time) for time in times):
+            return True
+        return False if any(precedes(time, when) for time in times) else None
 
     def went_on(self, fact: LogFact) -> bool:
         """Whether the rank survived: its later last line is like another's, but for numbers."""

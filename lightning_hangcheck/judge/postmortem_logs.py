@@ -40,7 +40,7 @@ from lightning_hangcheck.judge.postmortem_facts import (
 )
 from lightning_hangcheck.judge.wording import duration, name_ranks, signal_name
 from lightning_hangcheck.model.code_owner import TRAINING
-from lightning_hangcheck.model.left_behind import LogFact, elapsed, order_of
+from lightning_hangcheck.model.left_behind import LogFact, comparable, elapsed, order_of, precedes
 from lightning_hangcheck.text.redaction import redact_text
 from lightning_hangcheck.text.shown import format_ranks, several
 
@@ -147,7 +147,8 @@ def killed(book: LogBook) -> LeftFinding | None:
         who = named or known(fact.rank for fact in exits if fact.code == -9 and not local)
         who = who if named or len(who) == 1 or len(who) * 2 <= len(exits) else ()
         process = f"the process of local {name_ranks(local)}" if local else "a process"
-        text = f"the kernel killed {name_ranks(who) if who else process} for want of memory."
+        were = "were" if len(who or local) > 1 else "was"
+        text = f"{name_ranks(who) if who else process} {were} killed for want of memory."
         facts = [*kernel[:3], *exits[:3]]
         guessed = () if who else local
         return book.finding(_failed(book), "memory_pressure", text, facts, who, guessed=guessed)
@@ -292,6 +293,34 @@ def lost_node(book: LogBook) -> LeftFinding | None:
     text = f"{nodes} was lost" if len(hosts) == 1 else f"{nodes} were lost"
     text += f", with {name_ranks(who)}." if who else ". Nothing tells which ranks ran there."
     return book.finding(_failed(book), "process_dead", text, lost, who, aspect="bad_gpu")
+
+
+def ended_before(book: LogBook) -> LeftFinding | None:
+    """A rank had ended, whatever its exit code, when the others' wait was not half over."""
+    waits = [fact for fact in book.of("timeout") if fact.when and (fact.ran_ms or fact.limit_ms)]
+    seconds = min(((fact.ran_ms or fact.limit_ms or 0) / 1000 for fact in waits), default=0.0)
+    early = [
+        end
+        for end in book.of("exit")
+        if end.rank is not None and end.rank not in book.waiting
+        if end.code not in ENDED_BY_LAUNCHER
+        if all(precedes(end.when, fact.when, seconds / 2) for fact in waits)
+        if any(elapsed(end.when, fact.when) < 1.5 * seconds + 60 for fact in waits)
+    ]  # earlier ones are of another round
+    who = known(end.rank for end in early)
+    if not waits or not who or not book.clocks_agree:
+        return None
+    before_s = min(elapsed(end.when, fact.when) for end in early for fact in waits)
+    text = f"{name_ranks(who)} had ended {duration(before_s)} before others gave up waiting, with"
+    text += f" {_how_ended(early[0])}."
+    sure = not book.other_groups
+    return book.finding("dead", "process_dead", text, [*early, *waits[:2]], who if sure else (),
+                        guessed=() if sure else who, aspect="silent")  # fmt: skip
+
+
+def _how_ended(end: LogFact) -> str:
+    code = end.code or 0
+    return signal_name(-code) if code < 0 else f"exit code {code}"
 
 
 def unlike_calls(book: LogBook) -> LeftFinding | None:
@@ -452,10 +481,10 @@ def saving(book: LogBook) -> LeftFinding | None:
     went_on = [fact for fact in book.of("bar") if fact.file == last.file and fact.line > last.line]
     states = [state for group in book.groups.values() for state in group.values()]
     small = all(max(state.sizes, default=1) <= BARRIER for state in states if state.seq is not None)
-    began = last.when and book.clocks_agree and any(  # within a minute of the saving
+    began = book.clocks_agree and any(  # within a minute of the saving
         abs(elapsed(last.when, fact.when) - (fact.ran_ms or fact.limit_ms) / 1000) < 60
         for fact in timeouts
-        if fact.limit_ms and len(fact.when) == len(last.when)
+        if fact.limit_ms and comparable(fact.when, last.when)
     )  # fmt: skip
     if any(book.before_timeouts(fact) for fact in went_on) or not (small or began):
         return None
@@ -722,10 +751,7 @@ def left_first(book: LogBook) -> LeftFinding | None:
     ends = [exits[rank] for rank in sorted(first) if rank in exits]
     if exits and not ends:
         text += " No failure of it is listed, so it may have ended well, before the others."
-    if ends and (ends[0].code or 0) < 0:
-        text += f" It was ended by {signal_name(-(ends[0].code or 0))}."
-    elif ends:
-        text += f" Its exit code was {ends[0].code}."
+    text += f" It ended with {_how_ended(ends[0])}." if ends else ""
     facts = [*book.said_by(sorted(first)), *ends, *book.of("peer_lost", "network")]
     cause: Cause = "uneven_work" if exits and not ends else "process_dead"
     return book.finding("crashed", cause, text, facts, guessed=first,
@@ -749,8 +775,8 @@ def broken_down(book: LogBook) -> LeftFinding | None:
 
 
 RULES: tuple[Callable[[LogBook], LeftFinding | None], ...] = (
-    killed, lost_node, raised, gpu_fault, unlike_calls, unlike_timeouts, did_not_reach_barrier,
-    slow, lagging, behind, held_in_a_call, saving, all_inside, never_came,
+    killed, lost_node, raised, gpu_fault, ended_before, unlike_calls, unlike_timeouts,
+    did_not_reach_barrier, slow, lagging, behind, held_in_a_call, saving, all_inside, never_came,
     lambda book: _plainly(book, PLAIN),
     stopped_earlier, left_first, broken_down,
 )  # fmt: skip

@@ -183,6 +183,17 @@ def elapsed(since: str, when: str) -> float:
     return (seconds(when) - seconds(since) + turn / 2) % turn - turn / 2
 
 
+def comparable(moment: str, other: str) -> bool:
+    """Whether two moments are known, with or without a date both."""
+    return bool(moment and other) and (" " in moment) == (" " in other)
+
+
+def precedes(moment: str, other: str, by_s: float = 0.0) -> bool:
+    """Whether a moment is certainly before another, by more than so many seconds."""
+    cut = ("." in moment) != ("." in other)  # the fraction of one
+    return comparable(moment, other) and elapsed(moment, other) > by_s + cut
+
+
 def order_of(moments: Iterable[str]) -> Callable[[str], float]:
     """Return the sort key of moments that are near each other; unknown ones come first."""
     first = next(filter(None, moments), "")

@@ -459,6 +459,7 @@ WORDS: tuple[tuple[str, FactKind, Parser], ...] = (
     ("Killed process", "kill", _fields(r"Killed process (?P<pid>\d+)")),
     ("OOM Killed", "kill", _any),
     ("OOMKilled", "kill", _any),
+    ("The node was low on resource: memory", "kill", _any),
     ("Some of your processes may have been killed", "kill", _any),
     # SLURM's, torchrun's and Ray's
     ("Node failure on ", "node_lost", _fields(r"failure on (?P<host>\S+)")),

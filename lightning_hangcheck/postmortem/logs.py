@@ -3,8 +3,9 @@
 Supported are one file per rank (the rank in its name), all ranks in one file, and the prefixes of
 torch (``[rank3]:``), torchrun (``[default3]:``), ``srun --label`` (``3: ``),
 ``mpirun --tag-output`` (``[1,3]<stderr>:``), ``kubectl logs --prefix`` (``[pod/...]``), Ray
-(``(Actor pid=7)``) and hangcheck's own lines (``[R3/8]``). A line may have several prefixes. Lines
-may be interleaved, of any length, and end in carriage returns, as in progress bars.
+(``(Actor pid=7)``), Determined (``[rank=3] ||``) and hangcheck's own lines (``[R3/8]``). A line may
+have several prefixes. Lines may be interleaved, of any length, and end in carriage returns, as in
+progress bars.
 """
 
 from __future__ import annotations
@@ -77,6 +78,7 @@ _PREFIX = re.compile(
     | \[pod/[^\]\n]{1,200}\]
     | \([^()\n]{0,60}?(?:\[?rank=(?P<actor>\d{1,7})\]?,?\ )?pid=\d+[^)\n]{0,80}\)
     | \d{4}-\d\d-\d\dT[\d:.]+Z
+    | (?:\S{1,60}\ ){0,3}?\[rank=(?P<bars>\d{1,7})\]\ \|\|
     | (?P<any>.{1,160}?(?=\[rank\d{1,7}\]:))
     )[ \t]?""",
     re.VERBOSE,
@@ -146,7 +148,7 @@ class Writer:
                 break  # the text after a rank may quote another rank
             at = found.end()
             self.own |= bool(found["own"] or found["named"])
-            name = found["rank"] or found["own"] or found["named"]
+            name = found["rank"] or found["own"] or found["named"] or found["bars"]
             if name and name.isdigit():
                 self.rank = int(name)
             for weak in ("local", "mpi", "label", "actor"):
@@ -189,6 +191,7 @@ class _Reader:
         self.kept: Counter[str] = Counter()
         self.saves: deque[LogFact] = deque(maxlen=MOST_OF_A_KIND)  # the newest say the most
         self.bars: dict[tuple[int | None, int], tuple[LogFact, LogFact]] = {}
+        self.by_label: dict[int, int] = {}
         self.contradicted = False
         self.world = 0
         self.line = 1
@@ -290,6 +293,8 @@ class _Reader:
             self.contradicted |= writer.label not in (None, rank)
         else:
             rank = writer.label if writer.label is not None else self.rank
+            if writer.label is not None:
+                self.by_label[line] = writer.label
         text = writer.text.strip()[:MOST_SHOWN]
         when = moment(whole)
         return LogFact(kind=kind, text=text, file=self.path, line=line, rank=rank, when=when)
@@ -401,27 +406,34 @@ class _Reader:
         facts = sorted([*self.facts, *self.saves, *bars], key=lambda fact: fact.line)
         start = _last_restart(facts)
         kept = facts[start + 1 :] or facts
-        if self.contradicted:  # labels are not ranks: torch's tag of the default group counts
+        words = [fact for fact in self.words.values() if fact.rank is not None]
+        if self.contradicted:  # labels are not ranks: torch's tags count
+
+            def labelled(fact: LogFact) -> bool:
+                return fact.rank is not None and self.by_label.get(fact.line) == fact.rank
+
             kept = [
-                fact
-                if fact.kind == "exit"
-                else replace(fact, rank=fact.group_rank if fact.group == "default" else None)
+                replace(fact, rank=fact.group_rank if fact.group == "default" else None)
+                if labelled(fact)
+                else fact
                 for fact in kept
             ]
+            words = [word for word in words if not labelled(word)]
         began = facts[start].line if start >= 0 else 0
         raised = (trail.raised for trail in self.trails.values())
         kept += [fact for fact in raised if fact is not None and fact.line > began]
         kept.sort(key=lambda fact: fact.line)
-        words = tuple(fact for fact in self.words.values() if fact.rank is not None)
         ranks = {fact.rank for fact in (*kept, *words) if fact.rank is not None} | self.tagged
         return LogReading(
             file=self.path,
             facts=tuple(kept),
-            last_words=words or tuple(self.words.values()),
+            last_words=tuple(words or self.words.values()),
             trails=tuple(trail for trail in self.trails.values() if trail.rank >= 0),
             ranks=tuple(sorted(ranks)),
             world_size=self.world,
-            clock_went_back=_goes_back([fact.when for fact in kept if fact.when]),
+            clock_went_back=_goes_back(  # a summary tells when ranks ended before it
+                [fact.when for fact in kept if fact.when and fact.kind != "exit"]
+            ),
         )
 
 

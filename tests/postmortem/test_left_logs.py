@@ -250,6 +250,21 @@ TOLD: dict[str, tuple[list[str], dict[str, Any]]] = {
            f" {rank} nranks 4 cudaDev 0 - Init COMPLETE" for rank in range(4)),
          "srun: error: Node failure on gpu-17", "srun: error: gpu-16: tasks 0-1: Killed"],
         {"verdict": "crashed", "culprits": (2, 3), "says": "gpu-17 was lost"}),
+    "a pod that the kubelet evicted": (
+        ["4m11s  Warning  Evicted  pod/llm-worker-3  The node was low on resource: memory.",
+         "[rank0]: x [4] NCCL WARN Net : Connection closed by remote peer 10.0.0.7<54862>"],
+        {"cause": "memory_pressure", **NOBODY}),
+    "who had ended long before the time-out is what the others waited for": (
+        [timeout(0, 70, numel=BIG), summary((9, 1, SOON), (0, -6, LATER))],
+        {"verdict": "dead", "culprits": (9,), "certainty": "proven", "says": "with exit code 1"}),
+    "who ended in an earlier round is not": (
+        [timeout(0, 70, numel=BIG), summary((9, 1, "2024-05-13_11:02:11"))],
+        {"verdict": "hang", **NOBODY}),
+    "srun's labels are nodes where torch's tags are others": (
+        [*(f"{node}: step {step}" for step in range(9) for node in (0, 1)),
+         "\n".join(f"1: {line}" for line in raised(9, "ValueError: auto").splitlines()),
+         f"0: {timeout(3, 70)}"],
+        {"verdict": "dead", "culprits": (9,), "certainty": "proven"}),
     "a GPU fault is put to the rank with that process": (
         [FALLEN.format(79),
          "node0:412:900 [2] NCCL INFO comm 0x7f rank 6 nranks 8 cudaDev 2 busId 44000 - Init"

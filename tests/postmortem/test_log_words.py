@@ -42,6 +42,7 @@ def only(reading: LogReading, kind: str) -> LogFact:
         "[default3]:",
         "trainer-1-1  | [rank3]:",
         "(TrainWorker pid=615, ip=10.0.0.7) [rank3]: ",
+        "[2024-02-27T21:35:28.705869Z] fa88a9df [rank=3] || ",
         "[10:23:45.123][+2.456s][R3/8][LR3][PID:12345] ",
     ],
 )
