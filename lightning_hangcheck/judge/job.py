@@ -415,6 +415,11 @@ def read_job(case: Case) -> JobReading:
             gaps.append(Gap(f"process {view.pid}", rank, why, "rank"))
         else:
             views[view.rank] = view
+    rivals = sorted({pid for view in views.values() for pid in view.rivals})
+    if rivals:
+        why = "they say that they are ranks which other processes are: they were not watched"
+        remedy = "start each of several launches by a hangcheck run of its own"
+        gaps.append(Gap(f"processes {', '.join(map(str, rivals))}", None, why, "rank", remedy))
     others = _represented(case, views)
     processes = JobProcesses(views.values())
     known = processes.looks.keys()

@@ -287,6 +287,13 @@ def awaited_peers(ranks: Views, waiter: RankView, name: str) -> tuple[int, ...]:
     return tuple(sorted(late)) or _queued_behind(ranks, waiter, name)
 
 
+def newest_peers(view: RankView) -> tuple[int, ...]:
+    """Return the other end of the newest message of each thread."""
+    counts = _counts(view)
+    newest = counts.newest if counts is not None else ()
+    return tuple(abs(thread[-1]) - 1 + counts.moved for thread in newest if counts and thread)
+
+
 def _queued_behind(ranks: Views, waiter: RankView, name: str) -> tuple[int, ...]:
     """Return the peer of a rank's oldest open message if the peer's device has not reached it.
 

@@ -129,9 +129,17 @@ def find_ranks(
         rank = process.identity.rank
         if process.pid not in others and process.python and rank is not None:
             found.setdefault(rank, _found_rank(process, None))
-    for pid, rank in by_pid.items():
-        rivals = tuple(other for other, its in by_pid.items() if its == rank and other != pid)
-        found[rank] = replace(_found_rank(tree[pid], beats[pid]), rivals=rivals)
+    numbered_ranks = {pid: _found_rank(tree[pid], beats[pid]) for pid in by_pid}
+    ports = {rank.store_port for rank in numbered_ranks.values()}
+    if len(ports) > 1 and len({*by_pid.values()}) < len(by_pid):
+        # launches beside each other, each with a store of its own: the first is watched
+        first = min(numbered_ranks.values(), key=lambda rank: (rank.started_ticks, rank.pid))
+        numbered_ranks = {
+            pid: rank for pid, rank in numbered_ranks.items() if rank.store_port == first.store_port
+        }
+    for pid, one in numbered_ranks.items():
+        rivals = tuple(other for other, its in by_pid.items() if its == one.rank and other != pid)
+        found[one.rank] = replace(one, rivals=rivals)
     if 0 not in found:  # rank 0 may have no variables of a launcher
         plain = [
             process

@@ -93,6 +93,18 @@ def test_two_processes_may_say_that_they_are_one_rank() -> None:
     assert {found.pid, *found.rivals} == {11, 12}
 
 
+def test_of_two_launches_beside_each_other_the_first_is_watched() -> None:
+    """Pages come in any order: ranks of two jobs must not make one."""
+    tree = [process(pid, 10) for pid in (11, 12, 21, 22)]
+    told_by = {22: told(22, 1, store_port=7), 11: told(11, 0, store_port=5)}
+    told_by |= {12: told(12, 1, store_port=5), 21: told(21, 0, store_port=7)}
+    found = find_ranks(tree, told_by)
+    assert [(rank.rank, rank.pid, rank.rivals) for rank in found] == [
+        (0, 11, (21,)),
+        (1, 12, (22,)),
+    ]
+
+
 def test_lightning_starts_rank_1_below_rank_0() -> None:
     tree = [process(10, 1), process(11, 10, LOCAL_RANK="1", NODE_RANK="0", WORLD_SIZE="2")]
     found = find_ranks(tree, {})

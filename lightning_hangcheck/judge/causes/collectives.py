@@ -504,7 +504,10 @@ def locks_across_ranks(situation: Situation, parted: Divergence) -> Finding | No
 
 
 def _kept_out(job: JobReading, reading: RankReading) -> ThreadStack | None:
-    """Return a rank's thread that takes a lock and makes a collective call after it."""
+    """Return a rank's thread that takes a lock and makes a collective call after it.
+
+    Also that of a file which another rank keeps.
+    """
     stuck, samples = reading.stuck, [moment.sample for moment in reading.own.moments]
     stacks = [sample.stack for sample in samples if sample.stack is not None]
     if not stacks or not stacks[-1].threads:
@@ -512,6 +515,15 @@ def _kept_out(job: JobReading, reading: RankReading) -> ThreadStack | None:
     main, *others = stacks[-1].threads
     if stuck is not None:
         return main if in_lock(main) and waits_for_ranks(stuck.frames) else None
-    locked = (thread for thread in others if may_help(thread) and in_lock(thread))
+    files = {
+        thread.tid
+        for moment in reading.own.complete[-1:]
+        for thread in moment.helpers
+        for target in thread.named
+        if target.kind == "lock" and any(job.rank_of(reading, holder) for holder in target.holders)
+    }
+    locked = (
+        thread for thread in others if may_help(thread) and (in_lock(thread) or thread.tid in files)
+    )
     calling = (thread for thread in locked if calls_collectives(job.case.code, thread.frames))
     return next(calling, None) if waits_for_ranks(main.frames) else None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from lightning_hangcheck.judge.frames import FOR_RANKS
 from lightning_hangcheck.judge.graph import Wait, WaitGraph
-from lightning_hangcheck.judge.operations import PAIRED, groups_of
+from lightning_hangcheck.judge.operations import PAIRED, groups_of, newest_peers
 from lightning_hangcheck.judge.rule import (
     MOST_SHOWN,
     NO_RECORD,
@@ -126,13 +126,16 @@ def _all_wait(situation: Situation, waiting: Sequence[RankReading]) -> Finding:
     apart, elsewhere = situation.graph.between_ranks, situation.job.elsewhere
     ends = set(situation.graph.ends) if apart else {reading.rank for reading in waiting}
     culprits = [reading for reading in waiting if reading.rank in ends]
-    in_messages = len(culprits) > 1 and not elsewhere
+    in_messages = len(waiting) > 1 and not elsewhere
     for culprit in culprits:
         in_message = (
             culprit.wait is not None and culprit.wait.name in PAIRED and not culprit.kept_by_message
         )
         counted = culprit.view.flight is not None and culprit.view.flight.messages is not None
         in_messages = in_messages and in_message and counted
+    if in_messages:  # whom a message is from or for has another in mind
+        peers = {peer for reading in culprits for peer in newest_peers(reading.view)}
+        culprits = [each for each in waiting if each in culprits or each.rank in peers]
     silence_s = min(reading.silence_s for reading in (culprits if in_messages else waiting))
     first, since = culprits[0], duration(silence_s)
     everybody = len(culprits) == len(waiting)
@@ -160,24 +163,25 @@ def _all_wait(situation: Situation, waiting: Sequence[RankReading]) -> Finding:
         sentence = (
             f"{who} for {since}: rank {first.rank} {_in_what(first)}, rank {other.rank} {there}"
         )
+    # a visitor cannot know since when ranks spin in a collective, so its text says that they do; if
+    # neither a device nor a rank computes, only the network could still end the wait
+    idle = all(reading.process_activity.activity == "idle" for reading in waiting)
+    groups = [group for reading in waiting for group in groups_of(reading.view)]
+    at_rest = idle and bool(groups) and not any(group.on_device for group in groups)
     if in_messages:
+        here = at_rest and len({reading.view.host for reading in waiting}) == 1
         return blame(
             situation,
             culprits,
             "collective_mismatch",
             f"{sentence}; as many are sent as received, so their tags, groups or sizes differ",
             sure=0.6,
-            ended_by="inside",
+            ended_by=situation.patience.helpers_end(waiting) or ("nobody" if here else "inside"),
             waited_for=True,
             aspect="tags",
             silence_s=silence_s,
             pace=None,
         )
-    # a visitor cannot know since when ranks spin in a collective, so its text says that they do; if
-    # neither a device nor a rank computes, only the network could still end the wait
-    idle = all(reading.process_activity.activity == "idle" for reading in waiting)
-    groups = [group for reading in waiting for group in groups_of(reading.view)]
-    at_rest = idle and bool(groups) and not any(group.on_device for group in groups)
     visited = situation.job.case.seen_in == "attach"
     together: EndedBy = "outside" if visited or at_rest else "unknown_pace"
     kept = any(reading.kept_by_message for reading in waiting)
