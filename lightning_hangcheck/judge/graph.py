@@ -401,7 +401,10 @@ def _for_all_others(job: JobReading, kind: WaitKind) -> Iterator[Wait]:
 
 
 def _in_calls(job: JobReading) -> Iterator[Wait]:
-    """Callers by torch's RPC wait for ranks that serve; a rank at its end, for its callers."""
+    """Callers by torch's RPC wait for ranks that serve; a rank at its end, for its callers.
+
+    One that serves, and waits for nothing with a name, waits for calls that have not come yet.
+    """
     idle = [reading for reading in job.alive if reading.activity == "idle"]
     calling = [
         reading.rank
@@ -410,6 +413,13 @@ def _in_calls(job: JobReading) -> Iterator[Wait]:
     ]
     serving = [reading.rank for reading in idle if calling and reading.own.serves_calls]
     yield from _each_for_each(job, [rank for rank in calling if rank not in serving], serving)
+    yet_to_call = [
+        other.rank
+        for other in job.alive
+        if serving and other.rank not in calling and other.rank not in serving
+    ]
+    gathering = [rank for rank in serving if rank not in calling and not job.ranks[rank].targets]
+    yield from _each_for_each(job, gathering, yet_to_call)
     for rank in sorted(set(calling).intersection(serving)):
         yield from _each_for_each(job, [rank], [other for other in serving if other != rank])
     last = [reading.rank for reading in idle if reading.wait_kind == "last_calls"]

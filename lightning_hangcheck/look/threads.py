@@ -24,7 +24,8 @@ from msgspec.structs import replace
 
 from lightning_hangcheck import machine
 from lightning_hangcheck.look import proc
-from lightning_hangcheck.look.open_files import mounted_types, open_of, type_at
+from lightning_hangcheck.look.kernel import descriptor_facts
+from lightning_hangcheck.look.open_files import INODE, Opened, mounted_types, open_of, type_at
 from lightning_hangcheck.look.stacks import BEGINNINGS, LONGEST_READ, DumpedFrame, Variables
 from lightning_hangcheck.look.syntax import FUNCTIONS, around, names_of, spans, walk
 from lightning_hangcheck.model.code_owner import is_ours, is_standard, is_users, only_serves
@@ -478,7 +479,17 @@ def maker_of(path: str, pid: int, *, alone: bool = False) -> Maker:
 
 
 def _that_has_open(path: str, facts: os.stat_result) -> Maker:
-    """Return which of the file owner's processes have it open; unknown if one is unreadable."""
+    """Return which of the file owner's processes have it open; unknown if one is unreadable.
+
+    By its path or its inode: another path may lead to it, as with a folder that is mounted twice.
+    """
+
+    def is_it(opened: Opened) -> bool:
+        if opened.name == name or not opened.name.startswith("/"):
+            return opened.name == name
+        inode = INODE.search(descriptor_facts(opened.pid, opened.number))
+        return inode is not None and int(inode[1]) == facts.st_ino
+
     name, holders = os.path.realpath(path), []
     for pid in machine.process_ids():
         try:
@@ -491,7 +502,7 @@ def _that_has_open(path: str, facts: os.stat_result) -> Maker:
             if pid == INIT:
                 continue
             return UNKNOWN
-        alive = proc.vitals(pid) if any(opened.name == name for opened in open_of(pid)) else None
+        alive = proc.vitals(pid) if any(map(is_it, open_of(pid))) else None
         if alive is not None:
             holders.append(Holder(pid=pid, cpu_s=alive.cpu_s))
     return Maker(holders=tuple(holders), gone=not holders)

@@ -529,6 +529,16 @@ def test_a_file_is_held_by_whom_it_names_on_this_host_or_abandoned(
     assert maker_of(str(path), os.getpid()).gone, "the number was given to this process later"
 
 
+def test_a_lock_file_may_be_kept_open_by_another_path(tmp_path: Path) -> None:
+    """As where a folder is mounted twice."""
+    path, other = tmp_path / "lock", tmp_path / "seen"
+    path.touch()
+    other.hardlink_to(path)
+    assert maker_of(str(other), os.getpid()).gone
+    with path.open():
+        assert [one.pid for one in maker_of(str(other), os.getpid()).holders] == [os.getpid()]
+
+
 @pytest.mark.parametrize("text", ["{}\n" + HERE + "7", "busy"])
 def test_a_file_that_names_nobody_of_this_host_is_of_an_unknown_maker(
     tmp_path: Path, text: str

@@ -10,6 +10,7 @@ from cases import (
     IN_BARRIER,
     IN_LOAD,
     MAIN,
+    SITE,
     STDLIB,
     beside,
     changed_rank,
@@ -21,7 +22,7 @@ from cases import (
     user,
     waiting_for,
 )
-from flights import flying
+from flights import flying, posting
 from msgspec.structs import replace
 
 from lightning_hangcheck.judge import judge
@@ -194,3 +195,29 @@ def test_a_smaller_group_does_not_wait_for_a_rank_that_ended_well() -> None:
     late = rank(1, IN_LOAD, **REMOTE)
     verdict = judge(job(joins, late, gone(2, 0)))
     assert (verdict.verdict, verdict.culprits) == ("suspect", (1,))
+
+
+def test_a_message_of_another_tag_is_proven_at_once_where_all_ranks_rest() -> None:
+    """Rank 1 sent what rank 0 does not take, and waits for the answer."""
+    asks = knows(rank(0, (MAIN, user("exchange", 8), torch("recv")), silent=6.0), 0, 1)
+    asks = posting(asks, order=("recv 1", "send 1", "recv 1"))
+    sent = knows(rank(1, (MAIN, user("exchange", 9), torch("recv")), silent=6.0), 0, 1)
+    sent = posting(sent, order=("send 0", "recv 0", "send 0", "recv 0"))
+    verdict = judge(job(asks, sent))
+    assert (verdict.verdict, verdict.culprits) == ("hang", (0, 1))
+    assert verdict.cause == "collective_mismatch"
+    assert "tags" in verdict.summary
+
+
+def test_a_server_that_gathers_calls_waits_for_who_has_not_called() -> None:
+    served = (
+        Frame("_run_function", f"{SITE}/torch/distributed/rpc/internal.py", 9),
+        user("push", 10),
+        Frame("Condition.wait", f"{STDLIB}/threading.py", 327),
+    )
+    ends = (MAIN, torch("shutdown", "distributed/rpc/api.py"))
+    server = beside(rank(0, ends, silent=31.0), served, waits_for=FUTEX, syscall=202)
+    calls = rank(1, (MAIN, torch("rpc_sync", "distributed/rpc/api.py")), silent=31.0)
+    late = rank(2, IN_LOAD, silent=31.0, **REMOTE)
+    verdict = judge(job(server, calls, late))
+    assert (verdict.culprits, verdict.cause) == ((2,), "network_wait")
