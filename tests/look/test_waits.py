@@ -534,7 +534,7 @@ def test_a_lock_file_may_be_kept_open_by_another_path(tmp_path: Path) -> None:
     path, other = tmp_path / "lock", tmp_path / "seen"
     path.touch()
     other.hardlink_to(path)
-    assert maker_of(str(other), os.getpid()).gone
+    assert maker_of(str(other), os.getpid(), alone=True).gone
     with path.open():
         assert [one.pid for one in maker_of(str(other), os.getpid()).holders] == [os.getpid()]
 
