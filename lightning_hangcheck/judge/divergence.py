@@ -973,7 +973,8 @@ def _like_groups(
     ):
         if own is None or len(asked) > MOST_GROUPS:
             break
-        if record.group in asked or len(record.ranks) != len(own.ranks):
+        outside = reading.rank not in record.ranks  # every rank makes the group, and records that
+        if outside or record.group in asked or len(record.ranks) != len(own.ranks):
             continue
         asked.add(record.group)
         theirs = before(reading, record)
