@@ -34,6 +34,7 @@ from lightning_hangcheck.judge.frames import (
     rejoined,
     separating,
     tests_apart,
+    users_place,
 )
 from lightning_hangcheck.judge.graph import solve
 from lightning_hangcheck.judge.operations import (
@@ -152,9 +153,12 @@ class Divergence(Struct, frozen=True, kw_only=True):
 
     @property
     def same_way(self) -> bool:
-        """Whether all ranks came to their operation through the same lines of code."""
-        ways = {way_in(way) for way in ways_of(self.pending_collectives)}
-        return len(ways) == 1 and () not in ways
+        """Whether all ranks came to their operation through the same lines of code.
+
+        Below torch's own code one may be in a hook, or in a signal's handler.
+        """
+        ways = {(way_in(way), users_place(way)) for way in ways_of(self.pending_collectives)}
+        return len(ways) == 1 and all(way for way, _ in ways)
 
 
 def find_divergence(
