@@ -555,6 +555,10 @@ def _by_group(
         return before, (pending.group, pending.operation)
 
     diverged, basis = find_diverged(job.case.code, keys, own_way)
+    meeting = [each.rank for each in waiting if each.operation.name not in PAIRED]
+    few = len(waiting) >= FEWEST_FOR_MAJORITY and 0 < 2 * len(meeting) < len(waiting)
+    if basis == "nothing" and helpless and few:  # most exchange messages, each with another peer
+        diverged, basis = tuple(meeting), "majority"
     silent, departed = without_message(job), departed_in_messages(job)
     here = {collective.rank for collective in waiting}
     if any(is_behind_helper(collective.reading) for collective in waiting):
