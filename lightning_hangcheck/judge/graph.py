@@ -418,7 +418,8 @@ def _in_calls(job: JobReading) -> Iterator[Wait]:
         for other in job.alive
         if serving and other.rank not in calling and other.rank not in serving
     ]
-    gathering = [rank for rank in serving if rank not in calling and not job.ranks[rank].targets]
+    served = ((rank, job.ranks[rank]) for rank in serving)
+    gathering = [rank for rank, own in served if own.wait_kind != "call" and not own.targets]
     yield from _each_for_each(job, gathering, yet_to_call)
     for rank in sorted(set(calling).intersection(serving)):
         yield from _each_for_each(job, [rank], [other for other in serving if other != rank])

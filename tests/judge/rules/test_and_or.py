@@ -209,7 +209,8 @@ def test_a_message_of_another_tag_is_proven_at_once_where_all_ranks_rest() -> No
     assert "tags" in verdict.summary
 
 
-def test_a_server_that_gathers_calls_waits_for_who_has_not_called() -> None:
+@pytest.mark.parametrize("agent", ["", "TP_agent"])
+def test_a_server_that_gathers_calls_waits_for_who_has_not_called(agent: str) -> None:
     served = (
         Frame("_run_function", f"{SITE}/torch/distributed/rpc/internal.py", 9),
         user("push", 10),
@@ -217,6 +218,13 @@ def test_a_server_that_gathers_calls_waits_for_who_has_not_called() -> None:
     )
     ends = (MAIN, torch("shutdown", "distributed/rpc/api.py"))
     server = beside(rank(0, ends, silent=31.0), served, waits_for=FUTEX, syscall=202)
+    server = changed_rank(
+        server,
+        lambda _, states, stacks: (
+            tuple(replace(each, name=agent) if each.tid > 90_000 else each for each in states),
+            stacks,
+        ),
+    )
     calls = rank(1, (MAIN, torch("rpc_sync", "distributed/rpc/api.py")), silent=31.0)
     late = rank(2, IN_LOAD, silent=31.0, **REMOTE)
     verdict = judge(job(server, calls, late))
