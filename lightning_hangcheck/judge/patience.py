@@ -357,8 +357,11 @@ class Patience:
     def gives_up(self, reading: RankReading) -> bool:
         """Whether its own code gave a rank's wait a time limit, as ``barrier(timeout=...)`` does.
 
-        That of a new group is the group's, for what comes later.
+        That of a new group is the group's, for what comes later. The main thread may have given one
+        to its wait for the thread that is in the collective, too.
         """
+        if reading.stuck is not None and (reading.own.gives_up or self._leaves_loop(reading.own)):
+            return True
         frames = reading.stuck_frames or reading.frames
         calls = (frame for frame in reversed(frames) if owner_of(frame.file).package != "torch")
         line = next(((call.file, call.line) for call in calls if not is_ours(call.file)), None)

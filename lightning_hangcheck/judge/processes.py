@@ -21,6 +21,7 @@ from lightning_hangcheck.judge.threads import (
     THEIR_LIBRARIES,
     Moment,
     Thread,
+    awaits_news,
     feeds_queue,
     given_away,
     in_lock,
@@ -520,7 +521,7 @@ class ProcessReading:
             and (
                 {target.kind for target in thread.targets} != {"futex"}
                 or thread.for_ranks
-                or (thread.place is not None and not thread.for_threads and self.called_back)
+                or (thread.place is not None and awaits_news(thread.stack) and self.called_back)
             )
         )
 

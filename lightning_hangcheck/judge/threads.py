@@ -244,10 +244,11 @@ class Thread:
         """Whether it may bring what others wait for.
 
         It runs user code, or work that user code gave to a timer, queue, pool or loop: Python's
-        event loop with connections runs coroutines that no stack shows. Or it is a library's thread
-        that does more than rest.
+        event loop with connections runs coroutines that no stack shows; one with so many that none
+        is named has not even its waker among the targets. Or it is a library's thread that does
+        more than rest.
         """
-        in_loop = self.pythons_loop and bool(self.named)
+        in_loop = self.pythons_loop and (bool(self.named) or not self.targets)
         if self.place is not None or self.timer or self.has_task or in_loop:
             return True
         in_library = bool(self.packages) or (self.of_python and not self.ticks)
@@ -262,7 +263,8 @@ class Thread:
             and target.call not in WRITES
             for target in self.named
         )
-        return (reads or self.for_threads) and not self.pythons_loop
+        serves_many = self.looping and not self.targets
+        return (reads or self.for_threads) and not (self.pythons_loop or serves_many)
 
     @property
     def heard(self) -> tuple[WaitTarget, ...]:
@@ -516,6 +518,12 @@ def in_lock(thread: ThreadStack) -> bool:
     inner = thread.frames[-1]
     in_library = is_standard(inner.file)
     return bare_name(inner.function) in TAKE_LOCKS if in_library else thread.takes_lock
+
+
+def awaits_news(thread: ThreadStack) -> bool:
+    """Whether it may wait for a library's call back: not for a lock, nor for work at a queue."""
+    at_queue = any(frame.file.endswith("/queue.py") for frame in _innermost_standard(thread.frames))
+    return not (in_lock(thread) or at_queue)
 
 
 def given_away(thread: ThreadStack) -> bool:

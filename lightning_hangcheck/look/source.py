@@ -242,6 +242,8 @@ AWAITS = ENDS | {"wait", "wait_all", "synchronize", "result", "value"}
 """Calls that wait for the end of something that was started before."""
 LIMIT = "timeout"
 """The keyword by which a call that waits is given a time limit."""
+TAKE_LIMIT = frozenset({"wait", "result"})
+"""Methods that take it as their first argument, too: of torch's Work, and of futures."""
 PAUSES = frozenset({"pause", "sigwait"})
 """Calls in which a main thread waits for the end of the program."""
 BACKWARD = frozenset({"backward"})
@@ -348,7 +350,8 @@ class Parsed:
                 until = span(inner)[1]
             elif isinstance(inner, ast.Call):
                 awaits, in_call = awaits or called_name(inner).lstrip("_") in AWAITS, True
-                given = (word.value for word in inner.keywords if word.arg == LIMIT)
+                given = [word.value for word in inner.keywords if word.arg == LIMIT]
+                given += inner.args[:1] if called_name(inner) in TAKE_LIMIT else []
                 limited = limited or any(ast.unparse(value) != "None" for value in given)
                 led = [inner.func] if self._asks_table(inner.func) else []
             for holds in filter(self.ranks.asks, led):

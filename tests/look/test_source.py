@@ -537,3 +537,19 @@ def test_the_holder_is_found_however_deep_the_calls_within_are(source: str) -> N
     """A handler may be interrupted by its own signal again and again."""
     interrupted = ("want",) * 120
     assert holder(thread(source, 1, "hold", *interrupted)) == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "limited"),
+    [
+        ("dist.barrier(timeout=minute)", True),
+        ("dist.barrier(timeout=None)", False),
+        ("work.wait(timedelta(seconds=9))", True),
+        ("work.wait()", False),
+        ("dist.barrier(group)", False),
+    ],
+)
+def test_a_call_is_given_a_time_limit_by_name_or_as_the_first_argument_of_a_wait(
+    line: str, limited: bool
+) -> None:
+    assert Parsed(ast.parse(line)).note("train.py", 1).limited is limited

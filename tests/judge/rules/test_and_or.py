@@ -108,12 +108,25 @@ def test_a_thread_in_a_barrier_has_the_patience_of_whom_it_waits_for() -> None:
     assert saver(of_2=WANTS_LOCK) == "hang"
 
 
-@pytest.mark.parametrize(("native", "told"), [("socket", "suspect"), ("futex", "hang")])
+IN_EVENT = Frame("Event.wait", f"{STDLIB}/threading.py", 629)
+IN_QUEUE = Frame("Queue.get", f"{STDLIB}/queue.py", 171)
+
+
+@pytest.mark.parametrize(
+    ("native", "inner", "told"),
+    [
+        ("socket", (), "suspect"),
+        ("futex", (), "hang"),
+        # the library may call back what it was given, but nobody waits for a worker without work
+        ("socket", (IN_EVENT,), "suspect"),
+        ("socket", (IN_QUEUE, IN_EVENT), "hang"),
+    ],
+)
 def test_a_thread_in_a_librarys_call_has_the_patience_of_the_librarys_thread(
-    native: Any, told: str
+    native: Any, inner: tuple[Frame, ...], told: str
 ) -> None:
     keeps = meets(rank(0, IN_BARRIER, silent=40.0), 0, 1)
-    keeps = beside(keeps, (user("archive", 12),), waits_for=FUTEX, syscall=202)
+    keeps = beside(keeps, (user("archive", 12), *inner), waits_for=FUTEX, syscall=202)
     waits = (WaitTarget(call="read", kind=native, name="10.0.0.1:443"),)
     keeps = changed_rank(
         keeps,
@@ -229,3 +242,42 @@ def test_a_server_that_gathers_calls_waits_for_who_has_not_called(agent: str) ->
     late = rank(2, IN_LOAD, silent=31.0, **REMOTE)
     verdict = judge(job(server, calls, late))
     assert (verdict.culprits, verdict.cause) == ((2,), "network_wait")
+
+
+LOOP = (
+    Frame("Thread._bootstrap", f"{STDLIB}/threading.py", 1002),
+    Frame("BaseEventLoop.run_forever", f"{STDLIB}/asyncio/base_events.py", 607),
+    Frame("BaseEventLoop._run_once", f"{STDLIB}/asyncio/base_events.py", 1884),
+    Frame("EpollSelector.select", f"{STDLIB}/selectors.py", 468),
+)
+RUN = Frame("Server.run", f"{SITE}/uvicorn/server.py", 65)
+WAKER = (WaitTarget(call="epoll_wait", kind="socket"),)
+
+
+@pytest.mark.parametrize("frames", [LOOP, (LOOP[0], RUN, *LOOP[1:])])
+@pytest.mark.parametrize(("waits", "told"), [((), "suspect"), (WAKER, "hang")])
+def test_a_loop_with_more_connections_than_are_named_is_not_without_work(
+    frames: tuple[Frame, ...], waits: Any, told: str
+) -> None:
+    asks = knows(rank(1, IN_POLL, silent=40.0, **waiting_for("socket", "recvfrom", "a:1", 100)), 0)
+    serves = beside(meets(rank(0, IN_BARRIER, silent=40.0), 0, 1), frames, waits_for=waits)
+    assert judge(job(serves, asks)).verdict == told
+
+
+@pytest.mark.parametrize(("limited", "told"), [(True, "suspect"), (False, "hang")])
+def test_a_main_thread_may_leave_alone_a_thread_in_a_barrier(limited: bool, told: str) -> None:
+    """It keeps a lock that the other rank needs to come to that barrier."""
+    joins = (MAIN, user("finish", 50), Frame("Thread.join", f"{STDLIB}/threading.py", 1119))
+    waits = (WaitTarget(call="futex", kind="time"),) if limited else FUTEX
+    keeps = rank(0, joins, silent=12.0, waits_for=waits, syscall=202)
+    keeps = beside(keeps, SAVES, waits_for=FUTEX, syscall=202)
+    keeps = changed_rank(
+        keeps,
+        lambda _, states, stacks: (
+            states,
+            (replace(stacks[0], joined=300), replace(stacks[1], ident=77)),
+        ),
+    )
+    keeps = meets(keeps, 0, 1, thread=77)
+    wants = knows(rank(1, IN_POLL, silent=12.0, **WANTS_LOCK), 0, 1)
+    assert judge(job(keeps, wants)).verdict == told
