@@ -40,6 +40,7 @@ WORTH_A_LOOK = re.compile(
     rb"rank|process_(index|zero|id)|is_\w*(main|master|primary|chief|zero)|(main|master)_(only|process)"
     rb"|on_exception|prepare_data|FileLock|should_save|all_reduce|gather|barrier|broadcast"
     rb"|[dD]istributed|fully_shard|wait_for_everyone|\.compute\(\)|\.backward\("
+    rb"|(?s:def \w*forward.*?(?:len\(\w+\)|\.numel\(\)|\.shape\[0\]) [=>!]=? 0\b)"
 )
 """Every finding needs one of these. A file without any is parsed only if another file uses it."""
 

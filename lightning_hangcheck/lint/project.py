@@ -25,6 +25,7 @@ Body: TypeAlias = "ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.Mod
 Meaning: TypeAlias = "Function | Class | Module | str | None"
 Node = TypeVar("Node", bound=ast.AST)
 LARGEST_FILE = 2 * 1024 * 1024
+MOST_CHOICES = 6
 MOST_STEPS = 6
 """Maximum number of imports from file to file, or aliases of aliases, that are followed."""
 PROJECT_FILES = ("pyproject.toml", "setup.py", "setup.cfg", ".git")
@@ -111,6 +112,30 @@ class Function:
         return found | {argument.arg: value for argument, value in pairs if value is not None}
 
     @cached_property
+    def annotations(self) -> dict[str, ast.expr]:
+        """Annotations of positional parameters."""
+        given = getattr(self.node, "args", None)
+        every = (*given.posonlyargs, *given.args) if given else ()
+        return {each.arg: each.annotation for each in every if each.annotation is not None}
+
+    @cached_property
+    def _sources(self) -> dict[str, list[ast.expr]]:
+        found: dict[str, list[ast.expr]] = {}
+        made: list[ast.Assign | ast.AnnAssign | ast.NamedExpr | ast.For] = self.each(
+            ast.Assign, ast.AnnAssign, ast.NamedExpr, ast.For
+        )
+        for each in made:
+            value = each.iter if isinstance(each, ast.For) else each.value
+            for name in parts(ast.Name, *targets_of(each)):
+                if value is not None and isinstance(name.ctx, ast.Store):
+                    found.setdefault(name.id, []).append(value)
+        return found
+
+    def sources_of(self, name: str) -> list[ast.expr]:
+        """Return what a name gets its values from, as a part of a tuple or of a loop too."""
+        return self._sources.get(name, [])
+
+    @cached_property
     def _by_kind(self) -> dict[type[ast.AST], list[ast.AST]]:
         found: dict[type[ast.AST], list[ast.AST]] = {}
         for node in self.nodes:
@@ -168,6 +193,19 @@ class Class:
     def kinds(self) -> tuple[str, ...]:
         """The names of the class and of all above it."""
         return tuple(each if isinstance(each, str) else each.name for each in self.line)
+
+    @cached_property
+    def attributes(self) -> dict[str, list[ast.expr]]:
+        """What its methods, and those of classes above it, assign to attributes of ``self``."""
+        classes = [each for each in self.line if isinstance(each, Class)]
+        found: dict[str, list[ast.expr]] = {}
+        for method in (method for each in classes for method in each.methods.values()):
+            assigned: list[ast.Assign | ast.AnnAssign] = method.each(ast.Assign, ast.AnnAssign)
+            for node in assigned:
+                for path in map(names_of, targets_of(node)):
+                    if path[:1] == ["self"] and len(path) == 2 and node.value is not None:
+                        found.setdefault(path[1], []).append(node.value)
+        return found
 
     def method(self, name: str, *, above: bool = False) -> Function | None:
         """Return a method, its own or inherited; only an inherited one if ``above``."""
@@ -385,7 +423,7 @@ class Project:
 
     def __init__(self) -> None:
         self._calls: dict[str, list[tuple[ast.Call, Function]]] = {}
-        self._callers: dict[str, dict[Function, list[tuple[dict[str, ast.expr], Function]]]] = {}
+        self._callers: dict[str, dict[Function, list[tuple[ast.Call, Function]]]] = {}
         self._overriding: dict[str, dict[Class | str, list[Function]]] = {}
         self._modules: dict[str, Module | None] = {}
         self._found: dict[tuple[str, tuple[str, ...]], str] = {}
@@ -479,23 +517,34 @@ class Project:
 
     def given(self, function: Function, parameter: str) -> list[tuple[ast.expr, Function]]:
         """Return values that calls in files read so far pass for a parameter, with the caller."""
-        owner, _, name = function.name.rpartition(".")
-        calls = self._calls_of(owner if name == "__init__" else name).get(function, ())
+        calls = [(function.given_by(call), caller) for call, caller in self.calls_of(function)]
         return [(given[parameter], caller) for given, caller in calls if parameter in given]
 
-    def _calls_of(self, name: str) -> dict[Function, list[tuple[dict[str, ast.expr], Function]]]:
-        """Return what calls of a name pass to each function that they may reach, and the caller."""
-        if not self._calls:
-            for module in filter(None, list(self._modules.values())):
-                for caller in module.all_functions:
-                    for call in caller.each(ast.Call):
-                        self._calls.setdefault(called_name(call), []).append((call, caller))
+    def calls_of(self, function: Function) -> list[tuple[ast.Call, Function]]:
+        """Return the calls in files read so far that may reach a function, and their callers."""
+        self._index_calls()
+        owner, _, name = function.name.rpartition(".")
+        name = owner if name == "__init__" else name
         if name not in self._callers:
             found = self._callers[name] = {}
             for call, caller in self._calls.get(name, ()):
-                for function in callee(call.func, caller).functions:
-                    found.setdefault(function, []).append((function.given_by(call), caller))
-        return self._callers[name]
+                for reached in callee(call.func, caller).functions:
+                    found.setdefault(reached, []).append((call, caller))
+        return self._callers[name].get(function, [])
+
+    @cached_property
+    def spawned(self) -> set[Function]:
+        """Functions that `torch.multiprocessing.spawn` starts, with a rank as first argument."""
+        self._index_calls()
+        started = self._calls.get("spawn", [])
+        given = (callee(call.args[0], caller) for call, caller in started if call.args)
+        return {function for target in given for function in target.functions}
+
+    def _index_calls(self) -> None:
+        for module in filter(None, [] if self._calls else list(self._modules.values())):
+            for caller in module.all_functions:
+                for call in caller.each(ast.Call):
+                    self._calls.setdefault(called_name(call), []).append((call, caller))
 
     @cached_property
     def methods(self) -> dict[str, list[Function]]:
@@ -571,6 +620,7 @@ class Callee:
         path: Full dotted name of an imported, external target, else empty.
         receiver: Last name of the object: ``trainer`` of ``self.trainer.fit``.
         kinds: Full dotted names of classes that the object may be of.
+        choice: Methods of the project's classes among which a setting chooses the object's.
     """
 
     name: str
@@ -578,6 +628,7 @@ class Callee:
     path: str = ""
     receiver: str = ""
     kinds: tuple[str, ...] = ()
+    choice: tuple[Function, ...] = ()
 
 
 def callee(called: ast.expr, function: Function, steps: int = MOST_STEPS) -> Callee:
@@ -629,7 +680,7 @@ def _by_name(path: tuple[str, ...], function: Function, steps: int) -> Callee:
         return _assigned(name, function, steps)
     if path[0] in ("self", "cls") and len(path) == 2 and function.owner is not None:
         method = function.owner.method(name)
-        if method is None and steps and name in module.assigned:
+        if method is None and steps and name in function.owner.attributes:
             return _assigned(name, function, steps)
         kinds = function.owner.kinds
         return Callee(name, (method,) if method else (), receiver=path[0], kinds=kinds)
@@ -673,11 +724,14 @@ def _of_kinds(
             inner |= {tuple(names_of(call.func)) for call in calls}
             returned = _of_kinds(name, receiver, inner - {()}, known, steps - 1)
             methods += returned.functions
+            methods += returned.choice
             kinds += returned.kinds
         if isinstance(known, Class):
             kinds += known.kinds
             methods += filter(None, [known.method(name)])
         else:
             kinds.append(known if isinstance(known, str) else ".".join(maker))
-    found = tuple(methods) if len(methods) == 1 else ()
-    return Callee(name, found, receiver=receiver, kinds=tuple(kinds))
+    found = tuple(dict.fromkeys(methods))
+    if len(found) == 1:
+        return Callee(name, found, receiver=receiver, kinds=tuple(kinds))
+    return Callee(name, receiver=receiver, kinds=tuple(kinds), choice=found[:MOST_CHOICES])

@@ -369,24 +369,36 @@ class Tests:
 
     def _given(self, test: ast.expr, function: Function) -> Test:
         """Read a parameter, or an attribute that keeps it, if all calls pass a rank test."""
-        path, owner = names_of(test), function.owner
-        if path[:1] == ["self"] and len(path) == 2 and owner is not None:
-            maker = owner.method("__init__")
-            values = function.module.ranks.values_of(path[1])
-            kept = len(values) == 1 and maker is not None and names_of(values[0])
-            if not kept or maker is None:
-                return Test()
-            function, path = maker, kept
-        if len(path) != 1 or path[0] not in function.parameters:
-            return Test()
-        if self._callers_above >= DEEPEST_CALLS:
+        if isinstance(test, ast.Compare):
+            side = FIRST.get(type(test.ops[0])) if ast.unparse(test.comparators[0]) == "0" else None
+            carries = side is not None and self._carries_rank(test.left, function)
+            return Test(True, side, True) if carries else Test()
+        kept = _kept(test, function)
+        if kept is None or self._callers_above >= DEEPEST_CALLS:
             return Test()
         self._callers_above += 1
         try:
-            given = function.module.project.given(function, path[0])
+            given = kept[0].module.project.given(*kept)
             return _all_alike(self.of(value, caller) for value, caller in given)
         finally:
             self._callers_above -= 1
+
+    def _carries_rank(
+        self, number: ast.expr, function: Function, steps: int = MOST_ALIASES
+    ) -> bool:
+        """Whether callers pass the number of a rank, by whatever name it has here."""
+        kept = _kept(number, function) if steps else None
+        if kept is None:
+            return False
+        project = kept[0].module.project
+        given = project.given(*kept)
+        if not given:
+            return kept[0] in project.spawned and kept[0].parameters[:1] == [kept[1]]
+        return all(
+            _is_rank_itself(value, caller, MOST_ALIASES)
+            or self._carries_rank(value, caller, steps - 1)
+            for value, caller in given
+        )
 
     def _set_by_one(self, test: ast.expr, function: Function) -> Test | None:
         """Read a flag or counter that one rank sets under its test, and else is constant."""
@@ -441,6 +453,23 @@ class Tests:
                 elif not false or isinstance(node, ast.AugAssign):
                     return None
         return Test(True, True, exact) if by_one else None
+
+
+FIRST = {ast.Eq: True, ast.LtE: True, ast.NotEq: False, ast.Gt: False}
+"""Comparisons of a rank with 0: whether they hold for the first rank alone, or for the others."""
+
+
+def _kept(value: ast.expr, function: Function) -> tuple[Function, str] | None:
+    """Return the parameter that a name is or an attribute keeps, and its function."""
+    path, owner = names_of(value), function.owner
+    if path[:1] == ["self"] and len(path) == 2 and owner is not None:
+        maker = owner.method("__init__")
+        values = owner.attributes.get(path[1], ())
+        if len(values) != 1 or maker is None:
+            return None
+        function, path = maker, names_of(values[0])
+    known = len(path) == 1 and path[0] in function.parameters
+    return (function, path[0]) if known else None
 
 
 def _all_alike(found: Iterable[Test]) -> Test:
@@ -806,7 +835,9 @@ class Reach:
                 others = (value for value in test.values if not self.tests.of(value, function).asks)
                 for other in others:
                     yes = _guarded(yes, other, function, value=True)
-        elif names[0] != names[1] and (not _of_single(test) or isinstance(test, ast.Name)):
+        elif names[0] != names[1] and (
+            not _of_single(test) or isinstance(test, ast.Name) or _is_kept_option(test, function)
+        ):
             yes = _guarded(yes, test, function, value=True)
             no = _guarded(no, test, function, value=False)
         yield from yes
@@ -883,6 +914,8 @@ class Reach:
         A subclass may have its own. An object of unknown class has a method that few classes have.
         """
         project = function.module.project
+        if target.choice:
+            return list(target.choice)
         if not target.functions:
             named = project.methods.get(target.name, [])
             if not target.receiver or target.path or target.kinds:
@@ -1028,6 +1061,8 @@ WORLD_WIDE = re.compile(
 
 def _of_an_object(row: dict[str, Any], written: ast.expr, function: Function) -> bool:
     """Whether a method's owner, of unknown type, may be a group of some ranks."""
+    if row.get("communicator") and isinstance(written, ast.Attribute):
+        return _kept(written.value, function) is not None  # a caller may give COMM_SELF
     if not row.get("anyone") or not isinstance(written, ast.Attribute):
         return False
     path = names_of(written.value)
@@ -1037,6 +1072,13 @@ def _of_an_object(row: dict[str, Any], written: ast.expr, function: Function) ->
         and not (path and WORLD_WIDE.fullmatch(path[-1]))
         and written.attr not in ("full_tensor", "backward")
     )
+
+
+def _is_kept_option(test: ast.expr, function: Function) -> bool:
+    """Whether an attribute keeps a parameter that is off by default: ``self.dist = dist``."""
+    kept = _kept(test, function)
+    default = kept[0].defaults.get(kept[1]) if kept is not None else None
+    return isinstance(default, ast.Constant) and not default.value
 
 
 def _step(function: Function, node: ast.expr) -> Step:
@@ -1427,9 +1469,7 @@ class Partings:
         compared = parts(ast.Compare, node.test)
         if any(_ids(compare) & loops and ranks.asks(compare) for compare in compared):
             return True
-        calls = parts(ast.Call, node.test)
-        asked_there = any(AGREES.search(called_name(call)) for call in calls)
-        return asked_there or bool(names & self._agreed_names(node.lineno))
+        return self._asked_there(node.test) or bool(names & self._agreed_names(node.lineno))
 
     @cached_property
     def _end(self) -> int:
@@ -1477,15 +1517,22 @@ class Partings:
                 found |= _ids(*node.targets)
         return found
 
-    def _is_agreed(self, value: ast.expr, agreed: set[str]) -> bool:
-        calls = [*parts(ast.Call, value)]
-        for call in calls:
+    def _asked_there(self, value: ast.expr) -> bool:
+        """Whether ranks agree on a value where it is asked for."""
+        return any(
+            AGREES.search(called_name(call))
             # the called function may agree on it; deeper collectives are about other values
-            made = self._reach.call(call, self._function)
-            if AGREES.search(called_name(call)) or any(
-                AGREES.search(event.shown) and len(event.path) == 2 for event in made
-            ):
-                return True
+            or any(
+                AGREES.search(event.shown) and len(event.path) == 2
+                for event in self._reach.call(call, self._function)
+            )
+            for call in parts(ast.Call, value)
+        )
+
+    def _is_agreed(self, value: ast.expr, agreed: set[str]) -> bool:
+        if self._asked_there(value):
+            return True
+        calls = parts(ast.Call, value)
         names = _ids(value) - {call.func.id for call in calls if isinstance(call.func, ast.Name)}
         return bool(names) and names <= agreed
 

@@ -74,6 +74,15 @@ ERRORS = {
                     return False
             return True
         if is_first(): dist.barrier()""",
+    "a rank that spawn gives under another name": """
+        def work(gpu, model):
+            if gpu == 0: evaluate(gpu)
+        def evaluate(device): Evaluation(device).run()
+        class Evaluation:
+            def __init__(self, device): self.device = device
+            def run(self):
+                if self.device == 0: dist.barrier()
+        torch.multiprocessing.spawn(work, args=(model,), nprocs=2)""",
     "a wrapper that runs a function on one rank": """
         def save(): dist.barrier()
         accelerator.on_main_process(save)()""",
@@ -261,6 +270,53 @@ NOTES = {
         def export(weights):
             if rank == 0: <<assert weights => print(weights)>>
             dist.barrier()""",
+    "an error of the one rank before a collective of the caller": """
+        def write(weights):
+            if rank == 0: <<assert weights => print(weights)>>
+        def export(weights):
+            write(weights)
+            dist.barrier()""",
+    "a collective of the rank that failed": """
+        def settle(batch):
+            try: work(batch)
+            except OSError: <<dist.barrier() => print("failed")>>""",
+    "a file that each rank looks for": """
+        def build(path):
+            if <<not os.path.isfile(path) => of_first(path)>>: dist.barrier()
+        def of_first(path):
+            missing = [not os.path.isfile(path)]
+            dist.broadcast_object_list(missing)
+            return missing[0]""",
+    "a class that a setting chooses": """
+        class Single:
+            def mean(self, loss): return loss
+        class Several:
+            def mean(self, loss): dist.all_reduce(loss)
+        def finish(several, loss):
+            backend = Several()
+            if not several: backend = Single()
+            <<if rank == 0: >>backend.mean(loss)""",
+    "how much it has found": """
+        def log(images, total):
+            hits = []
+            for image in images: hits.append(detect(image))
+            found = sum(hits)
+            <<if found > 0: >>dist.all_reduce(total)""",
+    "the end of its own batches": """
+        def train(read, total):
+            for step in range(9):
+                next_batch = read()
+                <<if next_batch is False: break => pass>>
+                dist.all_reduce(total)""",
+    "a loss that is a constant on some ranks": """
+        def mean(chunks, size):
+            losses = []
+            for start in range(9):
+                if start < size: losses.append(chunks[start])
+            count = sum(map(len, losses))
+            if sum(losses) > 0: loss = sum(losses)
+            else: loss = <<torch.tensor(0.0) => chunks[0] * 0>>
+            return loss""",
     "an error in what the one rank calls": """
         def export(weights):
             if rank == 0: write(weights)
@@ -438,6 +494,15 @@ NOTES = {
             def forward(self, text, images=None):
                 <<if images is not None: >>text = text + self.tower(images)
                 return self.head(text)""",
+    "a part of a model that needs samples": """
+        class Head(torch.nn.Module):
+            def loss_of(self, features):
+                boxes = select(features)
+                if len(boxes) == 0: <<return None => boxes = features>>
+                return self.score(boxes)
+            def score(self, boxes):
+                layer = self.layers[0]
+                return layer(boxes)""",
     "layers that each rank draws": """
         class Encoder(torch.nn.Module):
             def forward(self, hidden):
@@ -483,6 +548,24 @@ def test_a_skipped_loss_is_noted_if_another_file_wraps_the_model(tmp_path: Path)
 
 
 HARMLESS = {
+    "a communicator that the caller gives": """
+        from mpi4py import MPI
+        class Reader:
+            def __init__(self, comm): self.comm = comm
+            def names(self): return self.comm.bcast(None)
+        if rank == 0: Reader(MPI.COMM_SELF).names()""",
+    "an option that is off": """
+        class Reader:
+            def __init__(self, dist=False): self.dist = dist
+            def read(self):
+                if self.dist: torch.distributed.barrier()
+        if rank == 0: Reader().read()""",
+    "an error that nothing raises": """
+        for batch in batches:
+            try:
+                loss = model(batch)
+                dist.all_reduce(loss)
+            except StopIteration: continue""",
     "whether a loss is wanted": """
         def forward(self, batch, return_loss=False):
             drop = self.training and not return_loss
