@@ -145,6 +145,20 @@ class Code:
         asked = [test, *(ret for found in calls for each in found for ret in each.each(ast.Return))]
         return any(attribute.attr in kept for attribute in parts(ast.Attribute, *asked))
 
+    @cached_property
+    def work_of_one(self) -> list[tuple[list[ast.stmt], int, ast.If]]:
+        """The `if`s of which one rank alone runs the body, with their blocks and places there."""
+        module, tests = self.function.module, self.reach.tests
+        return [
+            (block, place, node)
+            for block in (self.blocks if self.makes_any or module.has(NAMES_ONE) else ())
+            for place, node in enumerate(block)
+            if isinstance(node, ast.If)
+            # follows a test into other files only where that may matter
+            and (self.makes_any or module.ranks.asks(node.test))
+            and tests.of(node.test, self.function).side is True
+        ]
+
     def calls_of(self, block: list[ast.stmt]) -> list[ast.Call]:
         """Return calls in some statements, and in the project's functions that these call."""
         calls = [*parts(ast.Call, *block, into=False)]
@@ -175,6 +189,8 @@ class Code:
         return []
 
 
+NAMES_ONE = re.compile(rb"rank|main_process|master|is_(main|chief|\w*zero)|process_index")
+"""A file without any of these asks only through others which rank it is."""
 PAIRED = {"__enter__": "__exit__", "__exit__": "__enter__"}
 """Methods of which a rank that calls one also calls the other."""
 
@@ -944,18 +960,11 @@ def leaves_under_rank_test(code: Code) -> Iterator[Found]:
             dist.barrier()
     """
     yield from _parted(code, by_rank=True, leaves=True)
-    for block in code.blocks:
-        for place, node in enumerate(block):
-            if not isinstance(node, ast.If) or leaving(node.body):
-                continue
-            if not (code.makes_any or code.function.module.ranks.asks(node.test)):
-                continue  # follows the test into other files only where that may matter
-            if code.reach.tests.of(node.test, code.function).side is not True:
-                continue
-            fails = _failing(node.body, code)
-            behind = code.made_after(block, place) if fails else []
-            message = "if this fails, only one rank ends, and the others wait in {}"
-            yield from _first(behind, message, node.lineno, at=fails, closed=False)
+    for block, place, node in code.work_of_one:
+        fails = None if leaving(node.body) else _failing(node.body, code)
+        behind = code.made_after(block, place) if fails else []
+        message = "if this fails, only one rank ends, and the others wait in {}"
+        yield from _first(behind, message, node.lineno, at=fails, closed=False)
 
 
 def _failing(block: list[ast.stmt], code: Code) -> ast.expr | None:
@@ -1228,7 +1237,7 @@ def stops_the_trainer_on_one_rank(code: Code) -> Iterator[Found]:
 
 # HC3: lengths and shapes that depend on a rank's data
 
-JOINED = re.compile(rb"\bwith (.*\bJoin|[\w.]+\.join)\(")
+JOINED = re.compile(rb"\bwith (.*\bJoin|[\w.]+\.join)\(|= *[\w.]*model[\w.]*\.join\b(?!\()")
 
 
 @rule("HC301", "uneven_work", "give every rank as many batches", f"{LIGHTNING}/9851")
@@ -1987,7 +1996,6 @@ def local_rank_as_rank(code: Code) -> Iterator[Found]:
 NETWORK = re.compile(
     r"urlretrieve|snapshot_download|hf_hub_download|download_url|wandb\.init|urlopen"
 )
-NETWORKED = re.compile(NETWORK.pattern.encode())
 
 
 @rule(
@@ -2013,20 +2021,26 @@ def one_rank_waits_for_the_network(code: Code) -> Iterator[Found]:
             wandb.init(project="demo", settings=wandb.Settings(init_timeout=30))
         dist.barrier()
     """
-    for block in code.blocks if code.function.module.has(NETWORKED) else ():
-        for place, node in enumerate(block):
-            if not isinstance(node, ast.If):
-                continue
-            calls = parts(ast.Call, *node.body)
-            slow = [call for call in calls if NETWORK.search(".".join(names_of(call.func)))]
-            if not slow or code.reach.tests.of(node.test, code.function).side is not True:
-                continue
-            caught = parts(ast.Try, *node.body)  # wandb.init fails after 90 s of its own
-            tried = {call for each in caught for call in parts(ast.Call, *each.body)}
-            limited = tried.issuperset(slow) or any("timeout" in ast.unparse(call) for call in slow)
-            if behind := [] if limited else code.made_after(block, place):
-                message = "one rank waits for the network, the others in {}"
-                yield from _first(behind, message, node.lineno, at=slow[0], closed=False)
+    for block, place, node in code.work_of_one:
+        calls = parts(ast.Call, *node.body, into=False)
+        slow = [call for call in calls if _uses_network(call, code.function)]
+        caught = parts(ast.Try, *node.body)  # wandb.init fails after 90 s of its own
+        tried = {call for each in caught for call in parts(ast.Call, *each.body)}
+        limited = tried.issuperset(slow) or any("timeout" in ast.unparse(call) for call in slow)
+        if behind := [] if limited else code.made_after(block, place):
+            message = "one rank waits for the network, the others in {}"
+            yield from _first(behind, message, node.lineno, at=slow[0], closed=False)
+
+
+def _uses_network(call: ast.Call, function: Function) -> bool:
+    """Whether a call, or a function of the project that it calls, goes to a server."""
+    if NETWORK.search(".".join(names_of(call.func))):
+        return True
+    return any(
+        NETWORK.search(".".join(names_of(inner.func)))
+        for called in callee(call.func, function).functions
+        for inner in called.each(ast.Call)
+    )
 
 
 STARTS_THREADS = re.compile(rb"Thread\(|ThreadPoolExecutor\(")
