@@ -16,6 +16,7 @@ from lightning_hangcheck.lint.project import Function, blocks_of, callee, parts,
 from lightning_hangcheck.lint.reached_collectives import (
     AGREES,
     GROUPED,
+    OPTIONS,
     Event,
     Parting,
     Partings,
@@ -362,6 +363,8 @@ def is_empty(test: ast.expr, function: Function) -> bool:
 def _of_arguments(value: ast.expr, function: Function, steps: int = 4) -> bool:
     """Whether a value is made of arguments that differ from call to call: of data."""
     for name in parts(ast.Name, value):
+        if OPTIONS.fullmatch(name.id.rpartition("_")[2]):
+            continue
         if name.id in function.parameters and name.id not in function.defaults:
             given = function.annotations.get(name.id)
             if given is None or not PLAIN.fullmatch(ast.unparse(given)):
