@@ -123,6 +123,12 @@ def killed_by_somebody(view: RankView) -> bool:
     return ending_signal(view) == signal.SIGKILL and not _exit(view).memory_kills
 
 
+def ended_on_its_way_out(view: RankView) -> bool:
+    """Whether its own exception was first, and then somebody's signal ended it."""
+    sent = ending_signal(view) in FROM_OUTSIDE or killed_by_somebody(view)
+    return sent and raised(view)
+
+
 def lost_a_peer(view: RankView) -> bool:
     """Whether its last words say that a peer or the store is gone or does not answer.
 
@@ -161,7 +167,7 @@ def aspect_of(view: RankView) -> str:
     """Return the kind of end for choosing remedies: see causes.toml."""
     if ended_from_outside(view):
         return "outside"
-    if (number := ending_signal(view)) is not None:
+    if (number := ending_signal(view)) is not None and not ended_on_its_way_out(view):
         return "aborted" if number in OF_NATIVE_CODE else "killed"
     if last_words(view).startswith(OUT_OF_MEMORY):
         return "gpu_memory"
@@ -178,6 +184,8 @@ def how_it_ended(view: RankView) -> str:
     number, code = ending_signal(view), _exit(view).exit_code
     if number is not None:
         name = signal_name(number)
+        if words and ended_on_its_way_out(view):
+            return f"raised {words}, and {name} ended it on its way out"
         why = killed_for_memory(view) if number == signal.SIGKILL else ""
         starting = any(section.name == STARTING_SERVER for section in page_of(view).sections)
         if number == signal.SIGABRT and starting:

@@ -75,7 +75,8 @@ ENDS: dict[str, tuple[Case, dict[str, Any]]] = {
     "who raised first is first, though the launcher ended it on its way out": (
         job(raising(gone(0, 1, order=0, words="RuntimeError: closed by peer"), 200),
             raising(gone(1, -15, order=1, words=BAD), 100), **OVER),
-        {"verdict": "crashed", "culprits": (1,), "says": BAD}),
+        {"verdict": "crashed", "culprits": (1,), "now": "fix what rank 1 raised",
+         "says": f"it raised {BAD}, and SIGTERM ended it on its way out"}),
     "whom the launcher ended on its way out, for it lost its peer, did not fail first": (
         job(raising(gone(0, -15, order=0, words="RuntimeError: closed by peer"), 100),
             gone(1, -9, order=1), **OVER),
