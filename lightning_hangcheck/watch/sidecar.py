@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
+from msgspec.structs import replace
 
 from lightning_hangcheck import log
 from lightning_hangcheck.errors import HangcheckError, UnpreparedRunFolder
@@ -103,7 +104,12 @@ def main(arguments: Sequence[str]) -> int:
             trouble = f"verdicts are printed but not saved: {error}"
         if trouble:
             log.once("run folder", trouble)
-        sidecar = Watcher(session, from_environment(os.environ), folder_of_run)
+        settings = from_environment(os.environ)
+        if not session.facts.launched and settings.on_hang != "report":
+            why = f"HANGCHECK_ON_HANG={settings.on_hang} needs hangcheck run: hangs are reported"
+            log.once("on hang", f"{why}, and the job is not ended")
+            settings = replace(settings, on_hang="report")
+        sidecar = Watcher(session, settings, folder_of_run)
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, sidecar.asked_to_end)
         # imported objects stay: searching them for garbage took a fifth of a tick

@@ -65,11 +65,11 @@ def test_lost_sidecar_is_replaced_three_times_and_training_goes_on(
 
 @pytest.mark.real
 def test_the_sidecar_is_no_child_of_the_rank_and_outlives_its_launchers_sweep(
-    program: Start, tmp_path: Path
+    program: Start, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """An actor of Ray kills its children as it exits; how its job ended must be told yet."""
     folder = tmp_path / "run"
-    job = program("hooks_sidecar.py", HANGCHECK_RUN_DIR=str(folder))
+    job = program("hooks_sidecar.py", HANGCHECK_RUN_DIR=str(folder), HANGCHECK_ON_HANG="abort")
     file = tmp_path.joinpath(job.first_words, "sidecar.json")
     sidecar = until(lambda: sidecar_pid(file, set()), "a sidecar")
     rank = psutil.Process(job.pid)
@@ -82,6 +82,7 @@ def test_the_sidecar_is_no_child_of_the_rank_and_outlives_its_launchers_sweep(
     until((folder / "verdict.json").exists, "what became of the job")
     verdict = verdict_of(folder)
     assert (verdict.verdict, verdict.culprits) == ("crashed", (0,))
+    assert "HANGCHECK_ON_HANG=abort needs hangcheck run" in capfd.readouterr().err
 
 
 @real_when_asked_for
