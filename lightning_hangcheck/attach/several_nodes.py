@@ -122,8 +122,9 @@ def merge_runs(
             why = f"{folder.path} does not answer ({error})"
             refusal = UnreadableRun(why, "try again, or leave it")
         refused.append(refusal)
-        # a healthy node may leave a folder without evidence that the user did not name
-        if not (empty and folder in below):
+        # a healthy node may leave a folder without evidence that the user did not name, and the
+        # folder that all nodes were given may hold theirs alone
+        if not (empty and (folder in below or folder.path in {node.path.parent for node in below})):
             what, why = f"run folder {folder.path}", str(refusal.args[0])
             left_out.append(Gap(what, None, why, "saved_evidence", refusal.remedy))
     if not nodes:

@@ -56,6 +56,16 @@ def test_two_nodes_give_one_verdict(nodes: list[str], capsys: pytest.CaptureFixt
     assert invoke(["merge", "whole", "--run-dir", "again"]) == 3
 
 
+def test_a_folder_that_all_nodes_were_given_is_not_missed_where_it_holds_theirs_alone(
+    nodes: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On a disk of its own the second node keeps its run in node-1 of the folder that it got."""
+    Path("own").mkdir()
+    Path(nodes[1]).rename("own/node-1")
+    assert invoke(["merge", nodes[0], "own", "--run-dir", "whole"]) == 3
+    assert capsys.readouterr().err == ""
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
