@@ -98,7 +98,15 @@ def read_option(name: str, text: str, said: str = "") -> object:
     remedy = f"write for example {said}={EXAMPLES.get(name, known)}"
     if name in MAY_BE_OFF and text.lower() in OFF:
         return 0.0
-    plain = {"1": "true", "0": "false", "yes": "true", "no": "false"}.get(text.lower(), text)
+    switches = {
+        "1": "true",
+        "yes": "true",
+        "on": "true",
+        "0": "false",
+        "no": "false",
+        "off": "false",
+    }
+    plain = switches.get(text.lower(), text)
     given = {name: plain if isinstance(default, bool) else text}
     try:
         value: object = getattr(msgspec.convert(given, Settings, strict=False), name)

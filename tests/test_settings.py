@@ -34,8 +34,8 @@ def test_nothing_set_gives_the_defaults_of_the_contract() -> None:
 
 
 def test_a_switch_can_be_said_in_several_ways() -> None:
-    assert [read_option("disable", text) for text in ("1", "true", "yes")] == [True] * 3
-    assert [read_option("disable", text) for text in ("0", "false", "no")] == [False] * 3
+    assert [read_option("disable", text) for text in ("1", "true", "yes", "on")] == [True] * 4
+    assert [read_option("disable", text) for text in ("0", "false", "no", "off")] == [False] * 4
 
 
 @pytest.mark.parametrize(

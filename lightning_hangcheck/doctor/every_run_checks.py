@@ -16,6 +16,7 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,7 +34,7 @@ from lightning_hangcheck.look.open_files import OF_NETWORK
 from lightning_hangcheck.look.proc import why_filtered, why_refused
 from lightning_hangcheck.look.stacks import find_py_spy, python_stacks
 from lightning_hangcheck.session.session import SHARED_MEMORY
-from lightning_hangcheck.settings import from_environment
+from lightning_hangcheck.settings import NAMES, PREFIX, from_environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -208,6 +209,12 @@ def debug_settings(subject: Subject) -> Iterator[Finding]:
     for (variable, value), sentence in QUESTIONABLE.items():
         if environment.get(variable, "").upper() == value:
             yield warning(f"{variable}={value} {sentence}", f"unset {variable}")
+    for variable in sorted(environment):
+        name = variable.removeprefix(PREFIX).lower()
+        if variable.startswith(PREFIX) and name not in NAMES:
+            for near in get_close_matches(name, NAMES, n=1, cutoff=0.8):
+                meant = f"did you mean {PREFIX}{near.upper()}?"
+                yield warning(f"{variable} is no setting", advice=meant)
     try:
         settings = from_environment(environment)
     except BadUsage as error:

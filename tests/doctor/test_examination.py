@@ -88,6 +88,8 @@ SAID = {
         ("HANGCHECK_STALL_TIMEOUT=soon", "warning", "the defaults apply"),
         ("", "ok", "no setting is in the way"),
         ("TORCH_DISTRIBUTED_DEBUG=INFO", "ok", ""),
+        ("HANGCHECK_IDLE_AFTR=60", "warning", "HANGCHECK_IDLE_AFTR is no setting"),
+        ("HANGCHECK_SESSION=/dev/shm/x", "ok", ""),
         ("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC=480", "ok", ""),
         ("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC=never", "ok", ""),
     ],
