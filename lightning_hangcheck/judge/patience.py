@@ -257,8 +257,10 @@ class Patience:
             itself = Enders(("inside" if alone else "outside",), helpers)
             return Enders.any_of([itself, *self._listened_by(process, own)])
         # a call that waits for several things may have had another that nobody saw; readline polls
-        # the terminal alone
-        sole = endless(targets) or all(target.kind == "terminal" for target in targets)
+        # the terminal alone, but an event loop is woken by more
+        sole = endless(targets) or all(
+            target.kind == "terminal" and not target.call.startswith("epoll") for target in targets
+        )
         unseen = Enders(() if sole else ("inside",), helpers)
         unseen = Enders(("outside",)) if own.gives_up or self._leaves_loop(own) else unseen
         return Enders.any_of([*(self._of_target(process, target) for target in targets), unseen])

@@ -70,6 +70,7 @@ def ended_by(culprit: RankView) -> str:
         (waiting_for("socket", "accept4", "127.0.0.1:80"), "outside"),
         (waiting_for("terminal", "read", "/dev/pts/1"), "person"),
         (waiting_for("terminal", "pselect6", "/dev/pts/1"), "person"),  # pdb, by readline
+        (waiting_for("terminal", "epoll_wait", "/dev/pts/1"), "inside"),
         (waiting_for("lock", "flock", "/l", 4711), "inside"),
         (waiting_for("lock", "flock", "/l"), "outside"),
         (waiting_for("file", "write", "/nfs/a.ckpt"), "outside"),
