@@ -192,7 +192,9 @@ def _of_alive(view: RankView, process: ProcessActivity, wait: Wait | None) -> Ac
         if look.role != "rank" and (awaited is None or look.pid in awaited)
     ]
     if any(
-        activity.activity == "moving" or (activity.activity == "busy" and not activity.stacks)
+        activity.activity == "moving"
+        or (activity.activity == "busy" and not activity.stacks)
+        or (activity.carried and awaited is not None)  # the rank waits for it: it is no service
         for activity in children
     ):
         return "moving"

@@ -181,13 +181,15 @@ def test_a_thread_of_this_package_is_no_activity() -> None:
     assert _of_process(_with_helper(ours, also_ours, ours, cpu=0.9)) == "busy"
 
 
-def test_a_service_that_stirs_now_and_then_does_not_move_its_rank() -> None:
+def test_a_child_that_stirs_now_and_then_moves_its_rank_if_that_waits_for_it_alone() -> None:
     service = look((), pid=7, role="child")
     stirs = with_kernel(
         RankView(rank=0, processes=(service,)),
         read_bytes=lambda number, _: 0 if number == 0 else 10**6,
     )
     assert activity_of(rank(0, IN_LOAD, children=stirs.processes)) == "idle"
+    waits = waiting_for("process", "wait4", "7", 7)
+    assert activity_of(rank(0, IN_LOAD, children=stirs.processes, **waits)) == "moving"
 
 
 def test_a_rank_that_beat_just_now_moves() -> None:
