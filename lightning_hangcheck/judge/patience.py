@@ -18,11 +18,18 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 from lightning_hangcheck.judge.activity import LIVELOCK_AFTER_S, gpu_works, read_process_activity
 from lightning_hangcheck.judge.frames import (
     calls_collectives,
+    find_wait,
     may_call_later,
     waits_for_ranks,
 )
 from lightning_hangcheck.judge.job import could_end
-from lightning_hangcheck.judge.operations import MAKING_GROUP, entered_by, record_of
+from lightning_hangcheck.judge.operations import (
+    MAKING_GROUP,
+    PAIRED,
+    awaited_peers,
+    entered_by,
+    record_of,
+)
 from lightning_hangcheck.judge.processes import (
     READS,
     ProcessReading,
@@ -340,10 +347,18 @@ class Patience:
         return Enders.any_of([ends, *chain.from_iterable(listened)])
 
     def _of_meeting(self, process: Process, thread: Thread) -> Enders | None:
-        """All ranks that have not come to a helper thread's collective; None if unknown."""
-        rank = self._processes.ranks.get(process)
-        reading = self._job.ranks[rank] if rank is not None else None
-        found = entered_by(reading.view, thread.stack.ident) if reading is not None else None
+        """All ranks that have not come to a helper thread's collective; None if unknown.
+
+        Of a message, the ranks that have posted fewer.
+        """
+        rank, wait = self._processes.ranks.get(process), find_wait(thread.frames)
+        if rank is None or wait is None:
+            return None
+        reading = self._job.ranks[rank]
+        if wait.name in PAIRED:
+            peers = awaited_peers(self._job.views, reading.view, wait.name)
+            return Enders((), tuple(map(Coming, peers))) if peers else None
+        found = entered_by(reading.view, thread.stack.ident)
         if found is None or not found[0].ranks:
             return None
         record, entry = found

@@ -108,6 +108,16 @@ def test_a_thread_in_a_barrier_has_the_patience_of_whom_it_waits_for() -> None:
     assert saver(of_2=WANTS_LOCK) == "hang"
 
 
+def test_a_thread_that_receives_has_the_patience_of_who_has_yet_to_send() -> None:
+    keeps = meets(rank(0, IN_BARRIER, silent=40.0), 0, 1)
+    keeps = beside(keeps, (user("save", 12), torch("recv")), waits_for=FUTEX, syscall=202)
+    keeps = posting(keeps, order=("recv 2",))
+    wants = knows(rank(1, IN_POLL, silent=40.0, **WANTS_LOCK), 0, 1)
+    for at, told in ((REMOTE, "suspect"), (WANTS_LOCK, "hang")):
+        sends = posting(rank(2, IN_LOAD, silent=40.0, **at))
+        assert judge(job(keeps, wants, sends)).verdict == told
+
+
 IN_EVENT = Frame("Event.wait", f"{STDLIB}/threading.py", 629)
 IN_QUEUE = Frame("Queue.get", f"{STDLIB}/queue.py", 171)
 
