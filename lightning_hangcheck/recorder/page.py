@@ -191,6 +191,7 @@ class PageWriter:
         phase: The phase that it shows.
         step: The step that it shows.
         ending: The ending that it shows.
+        went_on: `go_on` was called since the last pulse.
     """
 
     def __init__(self, buffer: mmap.mmap | bytearray) -> None:
@@ -198,7 +199,8 @@ class PageWriter:
         self.phase: Phase | None = None
         self.step: int | None = None
         self._stamp = self._saves = 0
-        self._is_pulsed = self._went_on = False
+        self._is_pulsed = False
+        self.went_on = False
         self._parts = (0, 0, 0, 0)
         self.ending: Ending = "running"
         self._rest = {"pid": repr(os.getpid())}  # each field's JSON
@@ -241,7 +243,7 @@ class PageWriter:
 
     def pulse(self) -> None:
         """Show that a Python thread of this process runs."""
-        self._is_pulsed, self._went_on = True, False
+        self._is_pulsed, self.went_on = True, False
         PULSE.form.pack_into(self.buffer, PULSE.start, monotonic_ns())
 
     def enter_phase(
@@ -271,6 +273,14 @@ class PageWriter:
         self.phase = phase
         shown[0] = monotonic_ns()
 
+    def show_batch(self, now_ns: int, step: int, batch: int) -> None:
+        """Show the next batch in the phase that is shown; counts as progress and as a beat."""
+        shown = self._shown
+        shown[3] = self.step = step
+        shown[4] = batch
+        shown[5] += 1
+        shown[0] = now_ns
+
     def show_phase(self, phase: Phase | None) -> None:
         """Show a phase that a section or checkpoint implies; it promises no further beats."""
         self._shown[1] = _PHASE_INDEX[phase]
@@ -279,8 +289,8 @@ class PageWriter:
 
     def go_on(self) -> None:
         """Show progress within the phase; once between two pulses is enough."""
-        if not self._went_on:
-            self._went_on = self._is_pulsed
+        if not self.went_on:
+            self.went_on = self._is_pulsed
             self._shown[0] = monotonic_ns()
 
     def time_step(self, loader_ns: int, forward_ns: int, rest_ns: int) -> None:

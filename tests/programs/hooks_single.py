@@ -65,7 +65,8 @@ except RuntimeError as error:
 onward = trainer(callbacks=HangCheck(), max_epochs=3, limit_train_batches=2, logger=False)
 onward.fit(Tiny(), loader(), ckpt_path="end.ckpt")
 onward.validate(Tiny(), loader(), ckpt_path="end.ckpt")
-say("resumed", step=onward.global_step, saves=page().save.number)
+left = copy.copy(onward.fit_loop.epoch_loop.hangcheck)
+say("resumed", step=onward.global_step, saves=page().save.number, left=left)
 
 broken, second, spy = HangCheck(), HangCheck(), Spy()
 options = {"max_steps": 2, "logger": False, "enable_checkpointing": False}

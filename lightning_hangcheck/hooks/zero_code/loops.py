@@ -72,6 +72,8 @@ class StepTeller:
             if self._compiling():
                 return
             page = self._recorder.page
+            if page.went_on and self._others_report:
+                return  # until the next pulse
             if page.ending == "raised":
                 self._recorder.mark_going_on()
             if self._others_report:

@@ -93,6 +93,7 @@ def test_a_save_is_counted_when_it_ends_and_what_training_goes_on_from_is_said(j
     assert (saved["fitted"], saved["step"], saved["again"]) == (2, 4, 3)
     assert re.search(told, line), line
     assert job.of("resumed")[0]["step"] == 6
+    assert job.of("resumed")[0]["left"] is None, "copied and pickled, a loop has nothing of ours"
 
 
 def test_what_goes_wrong_is_said_once_and_training_goes_on(job: Ended) -> None:
