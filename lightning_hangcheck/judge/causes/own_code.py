@@ -15,7 +15,7 @@ from lightning_hangcheck.judge.alike import latest_frames
 from lightning_hangcheck.judge.frames import functions_in, is_exiting, users_place
 from lightning_hangcheck.judge.processes import ProcessReading, in_words, read_process
 from lightning_hangcheck.judge.rule import MOST_SHOWN, Seen, blame, filling, rule, say
-from lightning_hangcheck.judge.wording import join, name_ranks, process_name, within
+from lightning_hangcheck.judge.wording import duration, join, name_ranks, process_name, within
 from lightning_hangcheck.model.code_owner import program_of
 from lightning_hangcheck.model.verdict import EvidenceItem
 
@@ -244,6 +244,11 @@ def rank_stalled(situation: Situation, idle: Sequence[RankReading]) -> Finding:
     )
     stands = "[sleeps|sleep]" if sleeps else "[is|are] stuck"
     text = f"{{who}} {stands} {{at}} : idle for {{since}}{{waits}} {{circle}}"
+    by_place: dict[str, list[RankReading]] = {}
+    for reading in idle if first.place is not None and not at_exit else ():
+        by_place.setdefault(within(reading.place) or "elsewhere", []).append(reading)
+    here, *there = by_place.items() or [(within(first.place), [*idle])]
+    apart = (f"{name_ranks(each.rank for each in group)} {at}" for at, group in there[:MOST_SHOWN])
     if not awaits and first.own.in_own_memory and first.beat.thread_error:
         aspect = aspect or "thread_error"
         awaits = f", and an exception had ended its thread {first.beat.thread_error}"
@@ -251,7 +256,14 @@ def rank_stalled(situation: Situation, idle: Sequence[RankReading]) -> Finding:
         situation,
         idle,
         "rank_stalled",
-        say(idle, AT_EXIT if at_exit else text, waits=awaits, circle=circle),
+        say(
+            here[1],
+            AT_EXIT if at_exit else text,
+            at=", ".join([here[0], *apart]),
+            since=duration(max(reading.silence_s for reading in idle)),
+            waits=awaits,
+            circle=circle,
+        ),
         sure=(0.85, 0.5),
         aspect=aspect,
         culprits=(*blamed, *(reading.rank for reading in others)),

@@ -294,6 +294,13 @@ def test_a_circle_through_a_lock_is_as_old_as_its_last_step(since_s: float, kind
     assert judge(job(rank(0, IN_BARRIER, silent=since_s), waits)).verdict == kind
 
 
+def test_stalled_ranks_that_stand_apart_are_each_said_where() -> None:
+    apart = [rank(0, IN_LOAD, silent=31.0), rank(1, (MAIN, user("convert", 9)), silent=31.0)]
+    summary = judge(job(*apart)).summary
+    assert summary.startswith("rank 0 is stuck in ")
+    assert ", rank 1 in convert (" in summary
+
+
 def test_each_rank_has_its_own_cause_and_that_of_most_is_named() -> None:
     lock = waiting_for("lock", "fcntl", "/data/index.lock", 4711)
     locked = [rank(number, IN_POLL, silent=31.0, **lock) for number in (0, 1)]
