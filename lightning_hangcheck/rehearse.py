@@ -325,7 +325,7 @@ def play_all(
         if why:
             played.append(Played(scene=scene.name, title=scene.title, result="skipped", why=why))
             continue
-        say(f"{scene.title}: runs")
+        say(f"{scene.title}: running")
         folder = RunFolder(root.path.with_name(f"{root.run_id}-{scene.name}"))
         notes_folder = folder.path.with_name(f"{folder.run_id}.notes").absolute()
         try:

@@ -190,7 +190,8 @@ def positive(_: click.Context, option: click.Parameter, text: str | None) -> flo
     except ValueError:
         number = float("nan")
     if not 0 < number < float("inf"):
-        sentence = f"{text!r} is not a number above 0; write for example 30"
+        also = f", {', '.join(OFF[:-1])} or {OFF[-1]}" if option.name in MAY_BE_OFF else ""
+        sentence = f"{text!r} is not a number above 0{also}; write for example 30"
         raise click.BadParameter(sentence, param=option)
     return number
 

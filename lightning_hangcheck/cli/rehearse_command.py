@@ -109,7 +109,7 @@ def smoke(command: tuple[str, ...], limit_s: float, run_dir: str | None) -> int:
     outcomes = []
     for trial in trials:
         path = root.path.with_name(f"{root.run_id}-{trial.slug}")
-        say(f"{trial.name}: runs, for {limit_s:g} s at most")
+        say(f"{trial.name}: running, for {limit_s:g} s at most")
         outcome = run_trial(trial, RunFolder(path), limit_s)
         outcomes.append(replace(outcome, run_folder=as_typed(path)))
     click.echo(render(outcomes), nl=False)

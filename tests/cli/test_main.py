@@ -70,6 +70,7 @@ if TYPE_CHECKING:
         ("ledger --json --csv", "ledger writes one form at a time", "name one of --chart"),
         ("ledger --json --chart x", "ledger writes one form at a time", "name one of --chart"),
         ("lint --json --sarif", "lint writes one form at a time", "name one of --github"),
+        ("run --slow-after x -- true", "'x' is not a number above 0, 0, none or off", "example 30"),
         ("doctor --fresh nan", "'nan' is not a number above 0", "write for example 30"),
         ("ledger --ledger used/run.json", "no line of", "name a ledger with --ledger"),
         ("ledger --ledger .", "cannot be read (Is a directory)", "name another file: --ledger"),
