@@ -265,6 +265,12 @@ class LogBook:
             ""
         }
 
+    def wrote_on(self, fact: LogFact) -> bool:
+        """Whether a line only mentions an error, ends no traceback, and its rank wrote later."""
+        last = self.words.get(fact.rank) if fact.rank is not None else None
+        later = last is not None and last.file == fact.file and last.line > fact.line
+        return later and re.match(r"[\w.]*(?:Error|Exception)\b", fact.text) is None
+
     def said_by(self, ranks: Iterable[int | None]) -> list[LogFact]:
         """Return the last lines of ranks, if known."""
         return [self.words[rank] for rank in ranks if rank is not None and rank in self.words]

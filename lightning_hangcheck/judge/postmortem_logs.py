@@ -79,7 +79,11 @@ BARRIER = 64
 """An operation with at most this many elements may be a barrier or similar."""
 GPU_MEMORY = ("CUDA out of memory", "HIP out of memory", "CUDA error: out of", "Cuda failure")
 OF_ERRORS: tuple[tuple[tuple[str, ...], Cause, str], ...] = (
-    (("out of memory", "MemoryError", "Cannot allocate memory"), "memory_pressure", ""),
+    (
+        ("out of memory", "MemoryError", "Cannot allocate memory", "bad_alloc"),
+        "memory_pressure",
+        "",
+    ),
     (("DataLoader", "Unexpected bus error"), "dataloader_worker", "killed"),
     (("shared memory segment", "shm/nccl"), "process_dead", "shm"),
     (("Fatal Python error",), "process_dead", "native"),
@@ -109,7 +113,7 @@ OF_OTHERS = re.compile(
 """If both match the message of an exception, the rank waited for others, which are late."""
 OF_ONE_RANK = (
     "out of memory", "CUDA error", "Cuda failure", "DataLoader worker", "Unexpected bus error",
-    "Fatal Python error", "No space left on device", "shared memory segment",
+    "Fatal Python error", "No space left on device", "shared memory segment", "bad_alloc",
 )  # fmt: skip
 """Errors of a rank's own resources; other errors may be the program's, on all ranks."""
 NEAR = 1.01
@@ -191,7 +195,8 @@ def own_failures(book: LogBook) -> list[LogFact]:
 
     failed = [fact for fact in book.of("exception") if is_own(fact)]
     said = " ".join(fact.error for fact in failed)
-    more = (replace(fact, error=fact.error or fact.text) for fact in book.of("memory", "own_error"))
+    told = [fact for fact in book.of("memory") if not book.wrote_on(fact)]  # else it was handled
+    more = (replace(fact, error=fact.error or fact.text) for fact in (*told, *book.of("own_error")))
     failed += [fact for fact in more if fact.error[:60] not in said and is_own(fact)]
     return failed + [fact for fact in book.of("exit") if is_own(fact)]
 

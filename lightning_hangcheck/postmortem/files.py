@@ -41,7 +41,7 @@ PACKERS: dict[bytes, tuple[str, Callable[[Any], Any]]] = {
     b"\xfd7zXZ\x00": ("xz", lzma.open),
 }
 ARCHIVES = {
-    b"PK\x03\x04": "a zip archive, as torch's checkpoints are",
+    b"PK\x03\x04": "a zip archive, as torch's checkpoints are: unpack it first if it holds logs",
     b"\x28\xb5\x2f\xfd": "packed with zstd: unpack it first",
     b"\x7fELF": "a program",
 }
@@ -130,6 +130,8 @@ def opened(path: Path) -> Iterator[tuple[BinaryIO, bytes]]:
             head = file.peek()
         if not head:
             raise NotRead("it is empty")
+        if head[257:262] == b"ustar":
+            raise NotRead("a tar archive: unpack it first")
         for magic, what in ARCHIVES.items():
             if head.startswith(magic):
                 raise NotRead(what)

@@ -460,13 +460,15 @@ WORDS: tuple[tuple[str, FactKind, Parser], ...] = (
     ("OOM Killed", "kill", _any),
     ("OOMKilled", "kill", _any),
     ("The node was low on resource: memory", "kill", _any),
+    ("Exceeded step memory limit", "kill", _any),
+    ("Exceeded job memory limit", "kill", _any),
     ("Some of your processes may have been killed", "kill", _any),
     # SLURM's, torchrun's and Ray's
     ("Node failure on ", "node_lost", _fields(r"failure on (?P<host>\S+)")),
     ("As part of the sync operation the node", "node_lost", _fields(
         r"node\(s\) '(?P<host>[^'\s]+?)_\d+_\d+'")),
     ("The node with node id", "node_lost", _fields(
-        r"address: (?P<host>[\w.:-]+).* marked dead")),
+        r"address: (?P<host>[\w.:-]{1,255}) and node name: \S{1,255} has been marked dead")),
     ("CANCELLED AT", "cancelled", _fields(r"CANCELLED AT \S+(?: (?P<error>DUE TO [A-Z ]+))?")),
     ("SignalException: Process", "cancelled", _fields(r"got signal: (?P<signal>\d{1,3})\b")),
     ("Received 1 death signal", "cancelled", _asked_to_end),
@@ -476,6 +478,7 @@ WORDS: tuple[tuple[str, FactKind, Parser], ...] = (
     ("Traceback (most recent call last)", "exception", _exception),
     ("CUDA out of memory", "memory", _any),
     ("HIP out of memory", "memory", _any),
+    ("'std::bad_alloc'", "own_error", _fields("'(?P<error>std::bad_alloc)'")),
     ("CUDA error:", "own_error", _fields(r"(?P<error>CUDA error: .*)")),
     ("Cuda failure", "own_error", _fields(
         r"(?P<error>Cuda failure (?:\d+ )?'(?!driver shutting down|context is destroyed)[^']*')")),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -44,13 +44,16 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
+    from lightning_hangcheck.model.left_behind import LogReading
+
 Job: TypeAlias = "list[Kept]"
 """Run folders of one job, one per node."""
 ENDED_BADLY = (*COSTS_THE_JOB, "suspect")
 """A suspicion counts: if the job is gone, the suspicion was never withdrawn."""
 CLOCKS_DIFFER_BY = timedelta(minutes=2)
 """How far the clocks of two nodes may differ."""
-ATTEMPT = re.compile(r"(.*/)attempt_(\d{1,6})/", re.DOTALL)
+ATTEMPT = re.compile(r"(.*/)attempt_(\d{1,6})/(?:(\d{1,6})/)?", re.DOTALL)
+"""torchrun's folders of logs; those of one attempt are named by local rank."""
 MOST_LEFT_OUT = 200
 MOST_GAPS = 8
 NO_LOGS = Gap(
@@ -151,9 +154,9 @@ def case_of(left: Left, run_id: str) -> Case:
     ]
     earlier = attempts.keys() - {text.log.file for text in texts}
     others += [LeftOut(file, "it is of an attempt before the last one") for file in sorted(earlier)]
-    logs = tuple(text.log for text in texts if text.log.facts or not text.stacks)
+    logs = _by_folders([text.log for text in texts if text.log.facts or not text.stacks])
     book = LogBook(logs)
-    named = {*dumps, *(rank for text in texts for rank in text.log.ranks)}
+    named = {*dumps, *(rank for log in logs for rank in log.ranks)}
     named |= {rank for fact in book.of("fingerprint") for rank in fact.ranks}
     if (from_logs := find_in_logs(book)) is not None:
         named |= {*from_logs.culprits, *from_logs.graph.waiters}
@@ -205,6 +208,34 @@ def case_of(left: Left, run_id: str) -> Case:
         seen_in="files",
         left=LeftBehind(read=read, left_out=(*others, *left.left_out), logs=logs),
     )
+
+
+def _by_folders(logs: Sequence[LogReading]) -> tuple[LogReading, ...]:
+    """Put the logs in torchrun's folders to their ranks, by the first rank of the node.
+
+    A rank's number in its own lines exceeds its local rank by that: by torch's tags, or, without
+    any, by the numbers in the default group that two logs or more agree on.
+    """
+    places: dict[str, tuple[str, int]] = {}
+    tagged: dict[str, set[int]] = defaultdict(set)
+    bare: dict[str, list[int]] = defaultdict(list)
+    for log in logs:
+        if (found := ATTEMPT.match(log.file)) is not None and found[3] is not None:
+            folder, local = places[log.file] = found[1], int(found[3])
+            tagged[folder].update(rank - local for rank in log.ranks)
+            waits = [fact for fact in log.facts if fact.kind in ("timeout", "status")]
+            numbers = {wait.group_rank for wait in waits if wait.group in ("", "default")}
+            bare[folder] += (number - local for number in numbers if number is not None)
+    placed = []
+    for log in logs:
+        folder, local = places.get(log.file, ("", 0))
+        agreed = tagged[folder] or (set(bare[folder]) if len(bare[folder]) > 1 else set())
+        if len(agreed) == 1 and not log.ranks and (rank := local + min(agreed)) >= local:
+            facts = (replace(fact, rank=rank) if fact.rank is None else fact for fact in log.facts)
+            words = (replace(word, rank=rank) for word in log.last_words)
+            log = replace(log, facts=tuple(facts), last_words=tuple(words), ranks=(rank,))
+        placed.append(log)
+    return tuple(placed)
 
 
 def _view(rank: int, dump: Dump | None, stack: StackDump | None) -> RankView:

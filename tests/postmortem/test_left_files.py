@@ -13,7 +13,7 @@ import random
 from typing import TYPE_CHECKING
 
 import pytest
-from log_lines import raised
+from log_lines import raised, timeout
 from postmortem.dumps import did, dump, write
 
 from lightning_hangcheck.errors import UnreadableRun
@@ -191,6 +191,7 @@ FOREIGN = {
     "deep_json": (b'{"pg_config": ' + b"[" * 100_000, "its JSON is torn"),
     "numbers": (b'{"entries": [{"profiling_name": 5, "record_id": "x"}]}', "of another form"),
     "checkpoint": (b"PK\x03\x04" + b"\0" * 100, "a zip archive"),
+    "tar": (gzip.compress(b"a.log".ljust(257, b"\0") + b"ustar\0"), "a tar archive: unpack it"),
     "program": (b"\x7fELF\x02", "a program"),
     "noise": (bytes(range(256)) * 8, "of no kind that is known"),
     "torn_gzip": (gzip.compress(TORN)[:200], "its gzip data is torn"),
@@ -274,3 +275,15 @@ def test_of_torchruns_attempts_the_last_counts(tmp_path: Path) -> None:
     found = read(tmp_path)
     assert "ValueError: b" in found.verdict.summary
     assert "before the last one" in reasons(found)["stderr.log"]
+
+
+@pytest.mark.parametrize(("lines", "who"), [(2, (7,)), (1, ())])
+def test_torchruns_folders_are_put_to_ranks_by_the_numbers_of_others(
+    tmp_path: Path, lines: int, who: tuple[int, ...]
+) -> None:
+    for local in range(4):
+        log = tmp_path / "none_x" / "attempt_0" / f"{local}" / "stderr.log"
+        log.parent.mkdir(parents=True)
+        said = timeout(4 + local, 70).partition(":")[2] if local < lines else "started"
+        log.write_text(f"{said if local < 3 else raised(None, 'KeyError: lr')}\n")
+    assert read(tmp_path).verdict.culprits == who

@@ -250,6 +250,14 @@ TOLD: dict[str, tuple[list[str], dict[str, Any]]] = {
            f" {rank} nranks 4 cudaDev 0 - Init COMPLETE" for rank in range(4)),
          "srun: error: Node failure on gpu-17", "srun: error: gpu-16: tasks 0-1: Killed"],
         {"verdict": "crashed", "culprits": (2, 3), "says": "gpu-17 was lost"}),
+    "a batch that was skipped for want of memory is no end": (
+        ["[rank1]: WARNING: skipping batch: CUDA out of memory. Tried to allocate 2.00 GiB",
+         "[rank1]: step 119 skipped", "[rank0]: step 119 done", timeout(0, 70)],
+        {"verdict": "hang", **NOBODY}),
+    "native code of one rank that found no memory": (
+        ["[rank2]: terminate called after throwing an instance of 'std::bad_alloc'",
+         "[rank0]: step 3"],
+        {"cause": "memory_pressure", "culprits": (2,)}),
     "a pod that the kubelet evicted": (
         ["4m11s  Warning  Evicted  pod/llm-worker-3  The node was low on resource: memory.",
          "[rank0]: x [4] NCCL WARN Net : Connection closed by remote peer 10.0.0.7<54862>"],
