@@ -229,15 +229,19 @@ def raised(book: LogBook) -> LeftFinding | None:
     alone = ranks == same and not everybody and (others_wait or own) and not in_vain
     native = "Fatal Python error" in early[0].error  # other ranks' time-outs may end in one, too
     alone &= not native or book.before_timeouts(early[0]) is True
-    subject = name_ranks(ranks) if ranks else "a rank that is not named"
+    subject = name_ranks(same or ranks) if ranks else "a rank that is not named"
     how = "waited in vain" if in_vain else "failed"
     text = f"{subject} {how}: {redact_text(early[0].error)[:110].rstrip('. ')}."
+    unlike = [fact for fact in early if fact.rank is not None and fact.rank not in same]
+    if unlike:
+        also = name_ranks(fact.rank for fact in unlike if fact.rank is not None)
+        text += f" So did {also}: {redact_text(unlike[0].error)[:60].rstrip('. ')}."
     if others := book.waiting - ranks:
         text += f" {name_ranks(others).capitalize()} waited in vain."
     guessed = set(known(fact.rank for fact in ends if fact.code not in ENDED_BY_LAUNCHER))
     guessed = guessed or set(known(fact.group_rank for fact in early if not fact.group))
     guessed = guessed if not ranks and len(guessed) == 1 else set()
-    if ranks != same and early[0].when:  # by time, if known
+    if unlike and early[0].when:  # by time, if known
         guessed = set(known(fact.rank for fact in early if fact.when == early[0].when))
         if later := ranks - guessed:
             text += f" {name_ranks(later).capitalize()} raised later."
@@ -472,7 +476,8 @@ def slow(book: LogBook) -> LeftFinding | None:
         )
         guessed = () if who else {0} - book.waiting
         facts = [first, last, *timeouts]
-        return book.finding("slow", "slow_progress", text, facts, who, guessed=guessed)
+        return book.finding("slow", "slow_progress", text, facts, who, guessed=guessed,
+                            aspect="silent")  # fmt: skip
     return None
 
 

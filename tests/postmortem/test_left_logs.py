@@ -169,7 +169,8 @@ TOLD: dict[str, tuple[list[str], dict[str, Any]]] = {
         {"verdict": "dead", "culprits": (5,), "victims": (0, 1, 2)}),
     "a barrier with a moving progress bar is slow": (
         [bar(600, "28:00"), bar(620, "29:00"), timeout(1, 3), bar(640, "30:02")],
-        {"verdict": "slow", "cause": "slow_progress", "culprits": (0,), "victims": (1,)}),
+        {"verdict": "slow", "cause": "slow_progress", "culprits": (0,), "victims": (1,),
+         "now": "raise the limit"}),
     "the first operation that never ends points at the machine": (
         [timeout(1, 1), status(1, 1, 1, -1)],
         {"cause": "network_wait", **NOBODY, "says": "NCCL_P2P_DISABLE"}),
@@ -177,6 +178,10 @@ TOLD: dict[str, tuple[list[str], dict[str, Any]]] = {
         [raised(3, "KeyError: 'label'"), *ALL_INSIDE],
         {"verdict": "dead", "cause": "process_dead", "culprits": (3,), "says": "KeyError: 'label'"},
     ),
+    "each rank's own words where ranks raise differently": (
+        [raised(1, "IndexError: out of range"), raised(2, "ValueError: bad shape"),
+         "[rank0]: step 5", "[rank3]: step 5"],
+        {**NOBODY, "says": "Rank 1 failed: IndexError: out of range. So did rank 2: ValueError"}),
     "an exception that all ranks raise is no rank's own": (
         [raised(rank, "ValueError: no such model") for rank in range(4)],
         {"verdict": "crashed", **NOBODY}),
