@@ -39,7 +39,6 @@ from lightning_hangcheck.judge.postmortem_facts import (
     stopped_earlier,
 )
 from lightning_hangcheck.judge.wording import duration, name_ranks, signal_name
-from lightning_hangcheck.model.code_owner import TRAINING
 from lightning_hangcheck.model.left_behind import LogFact, comparable, elapsed, order_of, precedes
 from lightning_hangcheck.text.redaction import redact_text
 from lightning_hangcheck.text.shown import format_ranks, several
@@ -58,8 +57,11 @@ CONSEQUENCES = (
     "RendezvousConnectionError", "RendezvousTimeoutError", "RendezvousClosedError",
 )  # fmt: skip
 """Exceptions of a rank that lost another rank, or was ended with it."""
-LAUNCHERS = TRAINING | {"concurrent", "multiprocessing", "ray", "subprocess"}
-"""Packages whose exceptions may tell of other ranks; as Python's own, which name no package."""
+CLIENTS = {
+    *("aiohttp", "botocore", "clearml", "comet_ml", "fsspec", "google", "httpcore", "httpx"),
+    *("huggingface_hub", "mlflow", "neptune", "openai", "requests", "urllib3", "wandb"),
+}
+"""Packages whose exceptions are about a server, never about other ranks."""
 ECHOES = (
     "NCCL", "Broken pipe", "Connection closed by peer", "Connection reset", "Socket Timeout",
     "Socket closed", "wait timeout after", "Timed out waiting", "monitoredBarrier", "gloo",
@@ -74,6 +76,8 @@ ENDED_BY_LAUNCHER = (-15, 0)
 KILLED_SO = {"SIGKILL": "killed", "SIGBUS": "shm"}
 ENDS = (("segmentation", "native"), ("bus error", "shm"))
 DEADLY = ("out of memory", "segmentation", "bus error", "killed")
+LOST_OTHERS = ("peer_lost", "network", "gave_up", "barrier_echo", "store", "unreachable")
+"""Kinds of lines of ranks that lost others: how they end is a consequence."""
 LOST = ("Broken pipe", "reset by peer", "closed by peer", "Connection was likely closed")
 BARRIER = 64
 """An operation with at most this many elements may be a barrier or similar."""
@@ -183,7 +187,7 @@ def own_failures(book: LogBook) -> list[LogFact]:
 
     def is_own(fact: LogFact) -> bool:
         package, _, name = fact.error.partition(":")[0].rpartition(".")
-        others = not package or package.partition(".")[0] in LAUNCHERS or " " in package
+        others = package.partition(".")[0] not in CLIENTS
         return (
             bool(fact.error)
             and not (others and name in CONSEQUENCES)
@@ -233,18 +237,20 @@ def raised(book: LogBook) -> LeftFinding | None:
     how = "waited in vain" if in_vain else "failed"
     text = f"{subject} {how}: {redact_text(early[0].error)[:110].rstrip('. ')}."
     unlike = [fact for fact in early if fact.rank is not None and fact.rank not in same]
-    if unlike:
-        also = name_ranks(fact.rank for fact in unlike if fact.rank is not None)
-        text += f" So did {also}: {redact_text(unlike[0].error)[:60].rstrip('. ')}."
     if others := book.waiting - ranks:
         text += f" {name_ranks(others).capitalize()} waited in vain."
     guessed = set(known(fact.rank for fact in ends if fact.code not in ENDED_BY_LAUNCHER))
     guessed = guessed or set(known(fact.group_rank for fact in early if not fact.group))
     guessed = guessed if not ranks and len(guessed) == 1 else set()
-    if unlike and early[0].when:  # by time, if known
-        guessed = set(known(fact.rank for fact in early if fact.when == early[0].when))
-        if later := ranks - guessed:
-            text += f" {name_ranks(later).capitalize()} raised later."
+    if unlike:  # by time, if known
+        also, then = known(fact.rank for fact in unlike), f"{how}, too"
+        if early[0].when:
+            guessed = set(known(fact.rank for fact in early if fact.when == early[0].when))
+            also, then = (
+                (later, "raised later") if (later := known(ranks - guessed)) else (also, then)
+            )
+        error = next(fact.error for fact in early if fact.rank in also)
+        text += f" {name_ranks(also).capitalize()} {then}: {redact_text(error)[:60].rstrip('. ')}."
     if len(ranks) == 1 and not alone:
         guessed = ranks  # no other rank's lines are here: all may have failed alike
     if in_vain:
@@ -305,14 +311,15 @@ def lost_node(book: LogBook) -> LeftFinding | None:
 
 
 def ended_before(book: LogBook) -> LeftFinding | None:
-    """A rank had ended, whatever its exit code, when the others' wait was not half over."""
+    """One rank had ended by itself when the wait of the others was not half over."""
     waits = [fact for fact in book.of("timeout") if fact.when and (fact.ran_ms or fact.limit_ms)]
     seconds = min(((fact.ran_ms or fact.limit_ms or 0) / 1000 for fact in waits), default=0.0)
+    lost = known(fact.rank for fact in book.of(*LOST_OTHERS))
     early = [
         end
         for end in book.of("exit")
-        if end.rank is not None and end.rank not in book.waiting
-        if end.code not in ENDED_BY_LAUNCHER
+        if end.rank is not None and end.rank not in (*book.waiting, *lost)
+        if end.code not in (*ENDED_BY_LAUNCHER, -6)
         if all(precedes(end.when, fact.when, seconds / 2) for fact in waits)
         if any(elapsed(end.when, fact.when) < 1.5 * seconds + 60 for fact in waits)
     ]  # earlier ones are of another round
@@ -322,7 +329,7 @@ def ended_before(book: LogBook) -> LeftFinding | None:
     before_s = min(elapsed(end.when, fact.when) for end in early for fact in waits)
     text = f"{name_ranks(who)} had ended {duration(before_s)} before others gave up waiting, with"
     text += f" {_how_ended(early[0])}."
-    sure = not book.other_groups
+    sure = not book.other_groups and len(who) == 1
     return book.finding("dead", "process_dead", text, [*early, *waits[:2]], who if sure else (),
                         guessed=() if sure else who, aspect="silent")  # fmt: skip
 

@@ -181,7 +181,7 @@ TOLD: dict[str, tuple[list[str], dict[str, Any]]] = {
     "each rank's own words where ranks raise differently": (
         [raised(1, "IndexError: out of range"), raised(2, "ValueError: bad shape"),
          "[rank0]: step 5", "[rank3]: step 5"],
-        {**NOBODY, "says": "Rank 1 failed: IndexError: out of range. So did rank 2: ValueError"}),
+        {**NOBODY, "says": "failed: IndexError: out of range. Rank 2 failed, too: ValueError"}),
     "an exception that all ranks raise is no rank's own": (
         [raised(rank, "ValueError: no such model") for rank in range(4)],
         {"verdict": "crashed", **NOBODY}),
@@ -270,6 +270,16 @@ TOLD: dict[str, tuple[list[str], dict[str, Any]]] = {
     "who had ended long before the time-out is what the others waited for": (
         [timeout(0, 70, numel=BIG), summary((9, 1, SOON), (0, -6, LATER))],
         {"verdict": "dead", "culprits": (9,), "certainty": "proven", "says": "with exit code 1"}),
+    **{
+        f"nor {why}": (
+            [timeout(0, 70, numel=BIG), *lines], {"culprits": (), "guessed": guess})
+        for why, lines, guess in (
+            ("who aborted, perhaps after an own time-out", [summary((9, -6, SOON))], ()),
+            ("who lost another one", [summary((9, 1, SOON)), raised(9, "RuntimeError: [pair.cc:598]"
+             " Connection closed by peer [18.25.6.30]:28048")], ()),
+            ("one of several that ended then", [summary((9, 1, SOON), (8, 1, SOON))], (8, 9)),
+        )
+    },
     "who ended in an earlier round is not": (
         [timeout(0, 70, numel=BIG), summary((9, 1, "2024-05-13_11:02:11"))],
         {"verdict": "hang", **NOBODY}),
