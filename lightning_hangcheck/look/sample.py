@@ -436,14 +436,19 @@ def _awaited(subjects: Sequence[_Subject]) -> set[int]:
 def _waits_for_somebody_unseen(thread: ThreadState) -> bool:
     """Whether a thread waits for any child, for many at once, or at a socket with an unknown end.
 
-    Or at a word of shared memory that no other process maps yet: a child that is being started may.
+    Also at one by whose path a child has not answered yet, as the worker of a DataLoader that hands
+    a tensor over. Or at a word of shared memory that no other process maps yet: a child that is
+    being started may.
     """
     call = CALLS.get(thread.syscall) if thread.syscall is not None else None
     if call is None:
         return thread.state in "SD"
     ends = [target for target in thread.waits_for if target.kind != "time"]
     unseen = (
-        any(target.kind == "socket" and not target.name for target in ends)
+        any(
+            target.kind == "socket" and target.name[:1] in ("", "/") and not target.holders
+            for target in ends
+        )
         and call.shape != "epoll"
     ) or any(target.kind == "shared" and not target.holders for target in ends)
     return unseen or (not ends and call.shape in ("poll", "select", "epoll", "child"))
