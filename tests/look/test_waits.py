@@ -600,3 +600,39 @@ def test_a_lock_with_a_time_limit_is_left_to_that(program: StartProgram, tmp_pat
     path.touch()
     target = polled_by(program(PROGRAM, "filelock", "soft", str(path), "1000"))
     assert (target.name, target.abandoned, target.limited) == (str(path), False, True)
+
+
+ASKS_ITS_CHILD = """
+import os, signal, socket, sys
+path = sys.argv[1]
+server = socket.socket(socket.AF_UNIX)
+server.bind(path)
+server.listen()
+child = os.fork()
+if not child:
+    os.kill(os.getpid(), signal.SIGSTOP)
+server.close()
+asks = socket.socket(socket.AF_UNIX)
+asks.connect(path)
+os.write(int(os.environ["HANGCHECK_TEST_ANNOUNCE"]), f"{child}\\n".encode())
+asks.recv(1)
+"""
+
+
+def test_a_child_that_has_not_answered_at_its_path_yet_is_waited_for(
+    program: StartProgram, tmp_path: Path
+) -> None:
+    """As a worker whose rank asks it for the descriptor of a tensor: its stack is read."""
+    (tmp_path / "asks.py").write_text(ASKS_ITS_CHILD)
+    running = program(tmp_path / "asks.py", str(tmp_path / "ear"))
+    child = int(running.first_words.split()[-1])
+    targets = [Target(pid=running.pid, role="rank"), Target(pid=child, role="worker")]
+
+    def read() -> bool:
+        samples = look_at(targets, PATIENCE_S).samples
+        return all(sample.stack is not None for _, sample in samples)
+
+    try:
+        until(read, "both stacks")
+    finally:
+        os.kill(child, signal.SIGKILL)
