@@ -36,7 +36,7 @@ from lightning_hangcheck.judge.frames import (
     tests_apart,
     users_place,
 )
-from lightning_hangcheck.judge.graph import solve
+from lightning_hangcheck.judge.graph import helpless_in, solve
 from lightning_hangcheck.judge.operations import (
     MAKING_GROUP,
     PAIRED,
@@ -181,14 +181,15 @@ def find_divergence(
     made = _by_groups_made(job, [o for o in waiting if o.operation.name == MAKING_GROUP])
     if made is not None:
         return made
-    solved = solve(waiting_together(awaited))
-    circle = solved.helpless
+    waits = waiting_together(awaited)
+    circle = helpless_in(waits)
     if len(waiting) < len(job.ranks) or job.elsewhere:
         waiting = [collective for collective in recorded if collective.rank in circle]
     if len(waiting) < 2:
         return None
     # the others may wait for ranks whose messages do not meet
-    closed = [collective for collective in waiting if collective.rank in solved.circles] or waiting
+    in_circles = solve(waits).circles
+    closed = [collective for collective in waiting if collective.rank in in_circles] or waiting
     if {collective.operation.name for collective in closed} <= PAIRED:
         return _by_messages(job, awaited, circle, closed)
     if len(recorded) >= len(waiting):

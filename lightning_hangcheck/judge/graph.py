@@ -178,13 +178,11 @@ class Solution(NamedTuple):
         ends: As in `WaitGraph`.
         circles: For each rank of a closed circle, all its ranks; a rank that waits for itself is
             alone.
-        helpless: Ranks that can never go on, whatever all others do.
         joined: Whether a rank waits for another one, directly or through files and processes.
     """
 
     ends: set[int]
     circles: dict[int, tuple[int, ...]]
-    helpless: set[int]
     joined: bool
 
 
@@ -200,21 +198,23 @@ def solve(
     counts as its rank, unless that rank waits, and for none of its workers: then the worker is a
     thing, too.
     """
-    free, ended = _who_can_go_on(waits, gone)
-    following: dict[Hashable, list[Hashable]] = {}
+    stuck, ended = _who_is_stuck(waits, gone)
+    following: dict[Hashable, tuple[Hashable, ...]] = {}
     starts: dict[Hashable, None] = {}
     for number, (every, all_enders) in enumerate(waits):
-        goes_on = number in ended
-        waiters = [node for node in every if not goes_on or node in free]
-        enders = [node for node in all_enders if goes_on or node not in free]
+        can_end = number in ended
+        waiters = [node for node in every if not can_end or node not in stuck]
+        enders = [node for node in all_enders if can_end or node in stuck]
+        if not waiters:
+            continue
         starts.update(dict.fromkeys(enders))
-        between: list[Hashable] = [*enders]
+        between: tuple[Hashable, ...] = (*enders,)
         many = len(waiters) > 1 and len(enders) > 1
         if many and all(isinstance(ender, int) for ender in enders):  # saves an edge for each pair
-            following["wait", number], between = between, [("wait", number)]
+            following["wait", number], between = between, (("wait", number),)
             starts["wait", number] = None
         for waiter in waiters:
-            following.setdefault(waiter, []).extend(between)
+            following[waiter] = (*following[waiter], *between) if waiter in following else between
     ends, circles, joined = set[int](), dict[int, tuple[int, ...]](), False
     part_of: dict[Hashable, int] = {}
     leads_to_thing: set[int] = set()
@@ -241,52 +241,55 @@ def solve(
                 leads_to_thing.add(number)
         if not after and part[0] in following:
             circles.update(dict.fromkeys(themselves, tuple(sorted(themselves))))
-    every_rank = {node for waiters, _ in waits for node in waiters if isinstance(node, int)}
-    return Solution(ends, circles, every_rank - free, joined)
+    return Solution(ends, circles, joined)
 
 
-def _who_can_go_on(
+def helpless_in(waits: Sequence[tuple[Sequence[int], Sequence[int]]]) -> set[int]:
+    """Return the ranks that can never go on, whatever all others do."""
+    stuck, _ = _who_is_stuck(waits, ())
+    return {rank for waiters, _ in waits for rank in waiters if rank in stuck}
+
+
+def _who_is_stuck(
     waits: Sequence[tuple[Sequence[Node], Sequence[Node]]], gone: Collection[Node]
 ) -> tuple[set[Node], set[int]]:
-    """Return the nodes that can go on, and the numbers of the waits that can end.
+    """Return the nodes that can never go on, and the numbers of the waits that can end.
 
     The least fixed point: who waits for nothing goes on, unless it is gone. A wait for `AllOf` its
     enders needs each, any other one of them; a node, each of its waits for all and one of the rest.
     """
     asks: dict[Node, list[int]] = {}  # the waits that each could end
     left: list[int] = []  # how many enders each wait still needs
-    needed: dict[Node, int] = {}  # waits for all that have not ended, and one for all others
-    choices: set[Node] = set()
+    needed: dict[Node, int] = {}  # twice the waits for all that have not ended; odd: one of others
     for number, (waiters, enders) in enumerate(waits):
         every = isinstance(enders, AllOf)
-        left.append(len(set(enders)) if every else 1)
-        for ender in dict.fromkeys(enders):
-            asks.setdefault(ender, []).append(number)
+        left.append(len(enders) if every else 1)
+        alone = [number]  # shared, for most could end one wait only
+        for ender in enders:
+            known = asks.setdefault(ender, alone)
+            if len(known) > 1:
+                known.append(number)
+            elif known is not alone:
+                asks[ender] = [*known, number]
         for waiter in waiters:
-            if every or waiter not in choices:
-                needed[waiter] = needed.get(waiter, 0) + 1
-            if not every:
-                choices.add(waiter)
+            before = needed.get(waiter, 0)
+            needed[waiter] = before + 2 if every else before | 1
     pending = [node for node in asks if node not in needed and node not in gone]
-    free, ended = set(pending), set[int]()
-    chosen: set[Node] = set()
+    ended = set[int]()
     for node in pending:
         for number in asks.get(node, ()):
             left[number] -= 1
-            if left[number] or number in ended:
+            if left[number]:
                 continue
             ended.add(number)
             waiters, enders = waits[number]
             every = isinstance(enders, AllOf)
             for waiter in waiters:
-                if every or waiter not in chosen:
-                    needed[waiter] -= 1
-                if not every:
-                    chosen.add(waiter)
-                if not needed[waiter] and waiter not in free and waiter not in gone:
-                    free.add(waiter)
+                before = needed[waiter]
+                needed[waiter] = before - 2 if every else before & ~1
+                if before and not needed[waiter] and waiter not in gone:
                     pending.append(waiter)
-    return free, ended
+    return {node for node, waits_left in needed.items() if waits_left}.union(gone), ended
 
 
 def _parts(following: Following, starts: Iterable[Hashable]) -> Iterator[list[Hashable]]:
@@ -345,7 +348,7 @@ def _in_collectives(
     """
     parted = set(divergence.operations) if divergence is not None else set()
     helped = {ender for rank in parted for ender in awaited.get(rank, ())} - parted
-    helped = helped and parted - solve(waiting_together(awaited)).helpless
+    helped = helped and parted - helpless_in(waiting_together(awaited))
     if divergence is not None and not helped:
         rest = tuple(sorted(parted.difference(divergence.diverged)))
         if rest:
