@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.evidence import TargetKind, WaitTarget
 
     Following = Mapping[Hashable, Sequence[Hashable]]
+    Waits = Sequence["Wait | tuple[Sequence[Node], Sequence[Node]]"]
 
 MOST_FULL = 4_096
 """Edges between two sets of nodes up to which all are drawn: 64 times 64."""
@@ -155,8 +156,8 @@ def build_graph(
     )
     waits = tuple(dict.fromkeys(found))
     gone = {rank for rank, reading in job.ranks.items() if reading.activity == "gone"}
-    solved = solve([(wait.waiters, wait.enders) for wait in waits], gone)
-    firm = [(wait.waiters, wait.enders) for wait in waits if wait.firm]
+    solved = solve(waits, gone)
+    firm = [wait for wait in waits if wait.firm]
     surely = solved if len(firm) == len(waits) else solve(firm, gone)
     everyone = _ranks(node for wait in waits for node in wait.waiters)
     return WaitGraph(
@@ -186,9 +187,7 @@ class Solution(NamedTuple):
     joined: bool
 
 
-def solve(
-    waits: Sequence[tuple[Sequence[Node], Sequence[Node]]], gone: Collection[Node] = ()
-) -> Solution:
+def solve(waits: Waits, gone: Collection[Node] = ()) -> Solution:
     """Find ends and circles; nodes that wait for each other are one component.
 
     Who can never go on waits for the others of this kind alone: what a busy member of its group
@@ -201,7 +200,7 @@ def solve(
     stuck, ended = _who_is_stuck(waits, gone)
     following: dict[Hashable, tuple[Hashable, ...]] = {}
     starts: dict[Hashable, None] = {}
-    for number, (every, all_enders) in enumerate(waits):
+    for number, (every, all_enders, *_) in enumerate(waits):
         can_end = number in ended
         waiters = [node for node in every if not can_end or node not in stuck]
         enders = [node for node in all_enders if can_end or node in stuck]
@@ -250,9 +249,7 @@ def helpless_in(waits: Sequence[tuple[Sequence[int], Sequence[int]]]) -> set[int
     return {rank for waiters, _ in waits for rank in waiters if rank in stuck}
 
 
-def _who_is_stuck(
-    waits: Sequence[tuple[Sequence[Node], Sequence[Node]]], gone: Collection[Node]
-) -> tuple[set[Node], set[int]]:
+def _who_is_stuck(waits: Waits, gone: Collection[Node]) -> tuple[set[Node], set[int]]:
     """Return the nodes that can never go on, and the numbers of the waits that can end.
 
     The least fixed point: who waits for nothing goes on, unless it is gone. A wait for `AllOf` its
@@ -261,7 +258,7 @@ def _who_is_stuck(
     asks: dict[Node, list[int]] = {}  # the waits that each could end
     left: list[int] = []  # how many enders each wait still needs
     needed: dict[Node, int] = {}  # twice the waits for all that have not ended; odd: one of others
-    for number, (waiters, enders) in enumerate(waits):
+    for number, (waiters, enders, *_) in enumerate(waits):
         every = isinstance(enders, AllOf)
         left.append(len(enders) if every else 1)
         alone = [number]  # shared, for most could end one wait only
@@ -282,7 +279,7 @@ def _who_is_stuck(
             if left[number]:
                 continue
             ended.add(number)
-            waiters, enders = waits[number]
+            waiters, enders, *_ = waits[number]
             every = isinstance(enders, AllOf)
             for waiter in waiters:
                 before = needed[waiter]
