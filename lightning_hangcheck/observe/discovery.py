@@ -130,12 +130,16 @@ def find_ranks(
         if process.pid not in others and process.python and rank is not None:
             found.setdefault(rank, _found_rank(process, None))
     numbered_ranks = {pid: _found_rank(tree[pid], beats[pid]) for pid in by_pid}
-    ports = {rank.store_port for rank in numbered_ranks.values()}
-    if len(ports) > 1 and len({*by_pid.values()}) < len(by_pid):
-        # launches beside each other, each with a store of its own: the first is watched
-        first = min(numbered_ranks.values(), key=lambda rank: (rank.started_ticks, rank.pid))
+    sizes = Counter(rank.store_port for rank in numbered_ranks.values())
+    if len(sizes) > 1 and len({*by_pid.values()}) < len(by_pid):
+        # launches of one command, each with a store of its own: the largest is watched, or the
+        # first of these; a script may train alone before it starts ranks
+        watched = min(
+            numbered_ranks.values(),
+            key=lambda rank: (-sizes[rank.store_port], rank.started_ticks, rank.pid),
+        ).store_port
         numbered_ranks = {
-            pid: rank for pid, rank in numbered_ranks.items() if rank.store_port == first.store_port
+            pid: rank for pid, rank in numbered_ranks.items() if rank.store_port == watched
         }
     for pid, one in numbered_ranks.items():
         rivals = tuple(other for other, its in by_pid.items() if its == one.rank and other != pid)

@@ -93,16 +93,22 @@ def test_two_processes_may_say_that_they_are_one_rank() -> None:
     assert {found.pid, *found.rivals} == {11, 12}
 
 
-def test_of_two_launches_beside_each_other_the_first_is_watched() -> None:
+@pytest.mark.parametrize(
+    ("others", "watched"),
+    [
+        ((21, 22), [(0, 11, (21,)), (1, 12, (22,))]),  # the first
+        ((21, 22, 23), [(0, 21, (11,)), (1, 22, (12,)), (2, 23, ())]),  # the largest
+    ],
+)
+def test_of_two_launches_beside_each_other_one_is_watched(
+    others: tuple[int, ...], watched: list[tuple[int, int, tuple[int, ...]]]
+) -> None:
     """Pages come in any order: ranks of two jobs must not make one."""
-    tree = [process(pid, 10) for pid in (11, 12, 21, 22)]
-    told_by = {22: told(22, 1, store_port=7), 11: told(11, 0, store_port=5)}
-    told_by |= {12: told(12, 1, store_port=5), 21: told(21, 0, store_port=7)}
-    found = find_ranks(tree, told_by)
-    assert [(rank.rank, rank.pid, rank.rivals) for rank in found] == [
-        (0, 11, (21,)),
-        (1, 12, (22,)),
-    ]
+    tree = [process(pid, 10) for pid in (11, 12, *others)]
+    beats = [told(pid, pid - 21, store_port=7) for pid in reversed(others)]
+    beats[1:1] = [told(11, 0, store_port=5), told(12, 1, store_port=5)]
+    found = find_ranks(tree, {beat.pid: beat for beat in beats})
+    assert [(rank.rank, rank.pid, rank.rivals) for rank in found] == watched
 
 
 def test_lightning_starts_rank_1_below_rank_0() -> None:
