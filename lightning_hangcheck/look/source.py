@@ -244,6 +244,8 @@ LIMIT = "timeout"
 """The keyword by which a call that waits is given a time limit."""
 TAKE_LIMIT = frozenset({"wait", "result"})
 """Methods that take it as their first argument, too: of torch's Work, and of futures."""
+OF_MANY = frozenset({"futures", "asyncio", "connection"})
+"""Modules whose ``wait`` takes what it waits for first; a store's takes a list of keys."""
 PAUSES = frozenset({"pause", "sigwait"})
 """Calls in which a main thread waits for the end of the program."""
 BACKWARD = frozenset({"backward"})
@@ -351,7 +353,9 @@ class Parsed:
             elif isinstance(inner, ast.Call):
                 awaits, in_call = awaits or called_name(inner).lstrip("_") in AWAITS, True
                 given = [word.value for word in inner.keywords if word.arg == LIMIT]
-                given += inner.args[:1] if called_name(inner) in TAKE_LIMIT else []
+                of = inner.func.value if isinstance(inner.func, ast.Attribute) else None
+                if called_name(inner) in TAKE_LIMIT and of and last_name(of) not in OF_MANY:
+                    given += [each for each in inner.args[:1] if not isinstance(each, ast.List)]
                 limited = limited or any(ast.unparse(value) != "None" for value in given)
                 led = [inner.func] if self._asks_table(inner.func) else []
             for holds in filter(self.ranks.asks, led):

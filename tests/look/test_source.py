@@ -545,7 +545,11 @@ def test_the_holder_is_found_however_deep_the_calls_within_are(source: str) -> N
         ("dist.barrier(timeout=minute)", True),
         ("dist.barrier(timeout=None)", False),
         ("work.wait(timedelta(seconds=9))", True),
+        ("dist.all_reduce(loss, async_op=True).wait(minute)", True),
         ("work.wait()", False),
+        ("store.wait(['ready'])", False),
+        ("futures.wait(saves)", False),
+        ("wait(saves)", False),
         ("dist.barrier(group)", False),
     ],
 )
