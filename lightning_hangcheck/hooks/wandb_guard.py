@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 WAITING = "a line about wandb"
 SUBSTITUTE_LIMIT = 30.0  # seconds for a run on the disk, or none; measured on wandb 0.31: 0.3 s
+REFUSAL = "MisconfigurationException"
+"""What Lightning raises for arguments that do not go together."""
 CLOSING_LIMIT = 2.0  # seconds; measured on wandb 0.31: under 0.1 s, unless its server is stuck
 GIVES_UP_EARLIER = 2.0  # seconds by which wandb gives up before us, so that it ends in order
 LONGEST_ERROR = 500  # characters of wandb's own error that are repeated on every rank
@@ -169,11 +171,16 @@ def _create(
         attempt("closing wandb", _forget_service)
         late = isinstance(error, NoAnswer)
         why = str(error) if late else describe_exception(error, LONGEST_ERROR)
-        raise MeetingFailed(
-            f"rank 0 could not create the wandb run, and gave up after {after:.1f} s: {why}",
-            "see whether the wandb server answers from rank 0's host (WANDB_BASE_URL, proxy), "
+        refused = isinstance(error, (TypeError, ValueError))
+        remedy = (
+            "correct the arguments of guarded_wandb_logger"
+            if refused or type(error).__name__ == REFUSAL
+            else "see whether the wandb server answers from rank 0's host (WANDB_BASE_URL, proxy), "
             "or go without it: WANDB_MODE=offline, or guarded_wandb_logger(..., "
-            "on_failure='offline')",
+            "on_failure='offline')"
+        )
+        raise MeetingFailed(
+            f"rank 0 could not create the wandb run, and gave up after {after:.1f} s: {why}", remedy
         ) from error
     if given.get("mode") != "disabled":
         _bound_finish(logger.experiment, finish_limit_s)

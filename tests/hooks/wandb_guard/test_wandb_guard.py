@@ -142,6 +142,7 @@ def test_rank_zero_that_fails_or_is_late_is_the_same_story_on_both_ranks(tmp_pat
     assert refused[0]["failed"] == refused[1]["failed"]
     assert "rank 0 could not create the wandb run" in refused[0]["failed"]
     assert "MisconfigurationException" in refused[0]["failed"]
+    assert "correct the arguments of guarded_wandb_logger" in refused[0]["failed"]
     assert late[0]["failed"] == late[1]["failed"]
     assert "gave up after" in late[0]["failed"]
     assert "WANDB_MODE=offline" in late[0]["failed"]
