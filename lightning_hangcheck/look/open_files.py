@@ -490,20 +490,21 @@ class Holders:
         return closed or tuple(dict.fromkeys((*alive, *keeping)))
 
     def _outsider(self, holder: Holder) -> Holder:
-        """Add to a process outside the job what its children do, and whether a socket may wake it.
+        """Add to a process outside the job what its children do, and whether a socket may wake any.
 
-        It has no stack and no samples of its own here.
+        It has no stack and no samples of its own here. A shell that fetches a file under a lock
+        waits for the program that fetches, and that program for the remote end.
         """
         pid = holder.pid
         if pid not in self._of_pid and pid not in self._outsiders:  # all ranks may wait for it
-            state, _ = kernel.kernel_state(pid, None, STAT_LIMIT_S)
-            main = state.threads[:1] if state is not None else ()
-            below = _holders(child.pid for child in proc.descendants(pid))
+            children = [child.pid for child in proc.descendants(pid)]
+            below = _holders(children)
+            outside = (pid, *(child for child in children if child not in self._of_pid))
             self._outsiders[pid] = replace(
                 holder,
                 cpu_s=holder.cpu_s + sum(child.cpu_s for child in below),
                 moved_bytes=holder.moved_bytes + sum(child.moved_bytes for child in below),
-                listens=any(t.kind == "socket" for thread in main for t in thread.waits_for),
+                listens=any(map(_waits_at_socket, outside)),
             )
         return self._outsiders.get(pid, holder)
 
@@ -683,6 +684,12 @@ def _name_in_memory(pid: int, file: str) -> str:
                     if entry.inode() == int(inode) and not entry.name.startswith("sem.mp-"):
                         return f"{SHARED_MEMORY}/{entry.name}"
     return ""
+
+
+def _waits_at_socket(pid: int) -> bool:
+    state, _ = kernel.kernel_state(pid, None, STAT_LIMIT_S)
+    main = state.threads[:1] if state is not None else ()
+    return any(target.kind == "socket" for thread in main for target in thread.waits_for)
 
 
 def _holders(pids: Iterable[int]) -> tuple[Holder, ...]:

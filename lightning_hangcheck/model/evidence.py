@@ -127,7 +127,8 @@ class Holder(Struct, frozen=True, kw_only=True, omit_defaults=True):
         cpu_s: User plus system time so far, seconds; shows whether a process outside the job works.
             Of one that holds a lock, with its descendants.
         moved_bytes: Bytes read and written so far, likewise; 0 if not permitted.
-        listens: A process outside the job, whose main thread waits for what a socket brings.
+        listens: A process outside the job, whose main thread, or that of a descendant outside the
+            job, waits for what a socket brings.
         host: Host on which it runs, if that is not the waiter's.
         awaits: Processes of the job for which alone it waits, as a launcher does that joins them:
             it uses nothing that it holds before one of these goes on. Empty if that is not known.

@@ -19,6 +19,7 @@ from long_tests import real_when_asked_for
 from processes import PATIENCE_S, until
 
 from lightning_hangcheck.judge.threads import FUTEXES
+from lightning_hangcheck.look import proc
 from lightning_hangcheck.look.kernel import CALLS, TIMESPEC, calls_of, kernel_state, wakes_at
 from lightning_hangcheck.look.open_files import (
     Holders,
@@ -444,6 +445,19 @@ def test_a_lock_that_a_child_inherited_is_released_by_who_has_it_open(
             assert [holder.pid for holder in target.holders] == holders
         finally:
             child.communicate()
+
+
+@pytest.mark.parametrize(("command", "listens"), [(["cat"], True), (["sleep", "1000"], False)])
+def test_a_socket_may_wake_the_child_for_which_another_job_keeps_a_lock(
+    program: StartProgram, tmp_path: Path, command: list[str], listens: bool
+) -> None:
+    path = str(tmp_path / "a lock")
+    holder = program(PROGRAM, "lock_for_child", path, *command)
+    (child,) = proc.descendants(holder.pid)
+    until(lambda: state_of(child.pid).threads[0].waits_for, "the child to wait")
+    waiter = program(PROGRAM, "lock", "flock", path)
+    holders = target_of(waiter.pid, kind="lock").holders
+    assert [(one.pid, one.listens) for one in holders] == [(holder.pid, listens)]
 
 
 def test_a_poller_for_a_lock_file_names_file_and_holder(

@@ -27,6 +27,15 @@ def lock(kind, path):
         sys.stdin.read()
 
 
+def lock_for_child(path, *command):
+    ours, theirs = socket.socketpair()
+    with ours, theirs, Path(path).open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        child = subprocess.Popen(command, stdin=theirs)
+        announce()
+        child.wait()
+
+
 def filelock(kind, path, limit="-1"):
     import filelock
 
