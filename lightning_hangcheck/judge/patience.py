@@ -243,7 +243,9 @@ class Patience:
         if reading.called_by_ranks or reading.wait_kind in ("call", "last_calls"):
             peers = (other.rank for other in self._job.alive if other.rank != reading.rank)
             helpers = (Helper((host, own.look.pid), thread.tid) for thread in own.free_threads)
-            called_by = Enders(("inside",), (*peers, *helpers))
+            # a thread of its own to which its wait leads may answer, as a timer does
+            own_end: EndedBy = "outside" if own.gives_up else "inside"
+            called_by = Enders((own_end,), (*peers, *helpers))
             return Enders.any_of([called_by, *self._listened_by((host, own.look.pid), own)])
         return self._of_wait((host, own.look.pid), own, reading.own_targets)
 

@@ -252,6 +252,26 @@ def test_a_server_that_gathers_calls_waits_for_who_has_not_called(agent: str) ->
     assert (verdict.culprits, verdict.cause) == ((2,), "network_wait")
 
 
+@pytest.mark.parametrize(("timed", "told"), [(True, "suspect"), (False, "hang")])
+def test_a_timer_of_another_rank_may_give_the_answer_to_a_call(timed: bool, told: str) -> None:
+    """A server that gathers calls for a while answers all of them by a timer."""
+    timer = (
+        Frame("Thread._bootstrap", f"{STDLIB}/threading.py", 1002),
+        Frame("Timer.run", f"{STDLIB}/threading.py", 1376),
+        Frame("Event.wait", f"{STDLIB}/threading.py", 629),
+    )
+    waits = (WaitTarget(call="futex", kind="time"),) if timed else FUTEX
+    event = (
+        Frame("Event.wait", f"{STDLIB}/threading.py", 629),
+        Frame("Condition.wait", f"{STDLIB}/threading.py", 327),
+    )
+    ends = (MAIN, torch("shutdown", "distributed/rpc/api.py"), *event)
+    server = rank(0, ends, silent=40.0, waits_for=FUTEX, syscall=202)
+    server = beside(server, (*timer, event[1]), waits_for=waits, syscall=202)
+    calls = rank(1, (MAIN, torch("rpc_sync", "distributed/rpc/api.py")), silent=40.0)
+    assert judge(job(server, calls)).verdict == told
+
+
 LOOP = (
     Frame("Thread._bootstrap", f"{STDLIB}/threading.py", 1002),
     Frame("BaseEventLoop.run_forever", f"{STDLIB}/asyncio/base_events.py", 607),
