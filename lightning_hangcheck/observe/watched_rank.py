@@ -28,7 +28,7 @@ from lightning_hangcheck.session.collective_notes import last_meeting
 from lightning_hangcheck.text.shown import NANOSECONDS, utc_now
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
     from lightning_hangcheck.identity import NodePlace
@@ -202,14 +202,28 @@ class WatchedRank:
         newest = [samples[-1] for target, samples in self._samples.items() if target.role == "rank"]
         return self.progress.pace(self._rare_place(newest[0])) if newest else None
 
-    def note_activity(self, now_ns: int) -> bool:
-        """Learn from the samples whether the rank advances; return whether it is busy or idle."""
-        from lightning_hangcheck.judge.activity import read_rank_activity
+    @property
+    def pids(self) -> list[int]:
+        """The rank's processes of which there are samples."""
+        return [target.pid for target in self._samples]
 
-        seen = read_rank_activity(self.view(now_ns))
+    def note_activity(self, now_ns: int, of_job: Collection[int]) -> bool:
+        """Learn from the samples whether the rank advances; return whether it is busy or idle.
+
+        So does an idle rank for which a process works that is none `of_job`.
+        """
+        from lightning_hangcheck.judge.activity import read_rank_activity
+        from lightning_hangcheck.judge.job import is_helped
+        from lightning_hangcheck.judge.processes import read_process
+
+        view = self.view(now_ns)
+        seen, own = read_rank_activity(view), view.own_process
         if seen.carried:
             self.progress.saw_new(now_ns)
-        if seen.activity == "moving":
+        idle = seen.activity == "idle" and own is not None
+        known = [(view.host, pid) for pid in of_job] if idle else []
+        helped = own is not None and idle and is_helped(view, read_process(own), known)
+        if seen.activity == "moving" or helped:
             self.progress.saw_movement(now_ns)
         return seen.activity in ("busy", "idle")
 

@@ -348,9 +348,10 @@ class Watcher:
 
     def _judge_look(self, look: Look, now_ns: int) -> None:
         still, watched = [], self._roster.round
+        of_job = {pid for rank in watched.alive for pid in rank.pids}
         for rank in watched.alive:
             with self._faults.of("what it does", rank.found.rank):
-                still.append(rank.note_activity(now_ns))
+                still.append(rank.note_activity(now_ns, of_job))
         # the next look, which comes soon, decides whether this was a step or a poll
         self._unsure = not self._unsure and any(rank.in_doubt for rank in watched.alive)
         if not self._unsure:

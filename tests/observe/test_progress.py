@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 from cases import IN_ALL_REDUCE, IN_LOAD, NOW_NS, rank
+from msgspec.structs import replace
 
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.judge.exits import left_well
@@ -17,10 +18,13 @@ from lightning_hangcheck.model.case import Case, RunFacts
 from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.model.evidence import (
     Frame,
+    Holder,
     ProcessStack,
     ProcessState,
     Sample,
     ThreadStack,
+    ThreadState,
+    WaitTarget,
 )
 from lightning_hangcheck.model.flight import CollectiveRecord, FlightRecord
 from lightning_hangcheck.observe import run_record as saving
@@ -395,6 +399,25 @@ def test_a_rank_ends_with_its_training_however_its_process_ends_later() -> None:
     rank.read(Beat(pid=1, training="beside", ending="finished"), 4 * SECOND)
     round_.note_words()
     assert round_.alive == [rank], "it trains anew"
+
+
+@pytest.mark.parametrize(("of_job", "silent_s"), [((1,), 3.0), ((1, 900), 9.0)])
+def test_another_jobs_work_under_a_lock_is_movement_of_who_waits_for_the_lock(
+    of_job: tuple[int, ...], silent_s: float
+) -> None:
+    """It packs piece by piece, and rests for longer than a look takes."""
+    rank = watched()
+    for at_s, moved in ((2, 0), (4, 0), (6, 9_000_000), (8, 9_000_000)):
+        holder = Holder(pid=900, moved_bytes=moved)
+        lock = WaitTarget(call="flock", kind="lock", name="/data/a.lock", holders=(holder,))
+        state = ThreadState(tid=1, state="S", cpu_s=0.0, waits_for=(lock,))
+        kernel = ProcessState(
+            pid=1, parent_pid=0, state="S", started_ticks=1, cpu_s=0.0, threads=(state,)
+        )
+        sample = replace(found_in("prepare", at_s), kernel=kernel)
+        rank.add_samples([(Target(rank=0, pid=1, role="rank"), sample)])
+        rank.note_activity(at_s * SECOND, of_job)
+    assert silence_of(rank, 9) == silent_s
 
 
 def looked_at(beat: Beat | None, *frames: Frame, child: bool = False) -> Sample:
