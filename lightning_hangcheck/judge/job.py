@@ -317,11 +317,13 @@ class RankReading(RankActivity, frozen=True, kw_only=True, gc=False):
         return self.activity not in ("gone", "missing", "unheard")
 
 
-def is_helped(view: RankView, own: ProcessReading, known: Collection[Process]) -> bool:
-    """Whether a process outside the job, of which all are known, works for what a rank awaits."""
+def is_helped(
+    own: ProcessReading, targets: Iterable[WaitTarget], host: str, known: Collection[Process]
+) -> bool:
+    """Whether a process outside the job, of which all are known, works at what a rank waits for."""
     return any(
-        process_of(view.host, holder) not in known and own.works(holder)
-        for target in own.targets
+        process_of(host, holder) not in known and own.works(holder)
+        for target in targets
         for holder in target.holders
     )
 
@@ -334,7 +336,7 @@ def read_rank(view: RankView, known: Collection[Process], now_ns: int) -> RankRe
     """
     found, own = read_rank_activity(view), read_process(view.own_process or UNSEEN)
     child, at_end = through_children(view, own.targets)
-    helped = found.activity == "idle" and is_helped(view, own, known)
+    helped = found.activity == "idle" and is_helped(own, own.targets, view.host, known)
     sampled_ns = own.moments[-1].sample.taken_ns if own.moments else now_ns
     has_left = view.silent_for_s * NANOSECONDS < now_ns - sampled_ns
     if helped or (has_left and found.activity in ("idle", "busy", "waiting")):

@@ -207,10 +207,12 @@ class WatchedRank:
         """The rank's processes of which there are samples."""
         return [target.pid for target in self._samples]
 
-    def note_activity(self, now_ns: int, of_job: Collection[int]) -> bool:
+    def note_activity(self, now_ns: int, of_job: Collection[tuple[str, int]]) -> bool:
         """Learn from the samples whether the rank advances; return whether it is busy or idle.
 
-        So does an idle rank for which a process works that is none `of_job`.
+        So does an idle rank if a process that is none `of_job` (host, here without a name, and
+        process id) works under the lock that it waits for. What else such a process holds, it may
+        use for others.
         """
         from lightning_hangcheck.judge.activity import read_rank_activity
         from lightning_hangcheck.judge.job import is_helped
@@ -220,9 +222,11 @@ class WatchedRank:
         seen, own = read_rank_activity(view), view.own_process
         if seen.carried:
             self.progress.saw_new(now_ns)
-        idle = seen.activity == "idle" and own is not None
-        known = [(view.host, pid) for pid in of_job] if idle else []
-        helped = own is not None and idle and is_helped(view, read_process(own), known)
+        helped = False
+        if seen.activity == "idle" and own is not None:
+            read = read_process(own)
+            locks = (target for target in read.targets if target.kind == "lock")
+            helped = is_helped(read, locks, view.host, of_job)
         if seen.activity == "moving" or helped:
             self.progress.saw_movement(now_ns)
         return seen.activity in ("busy", "idle")

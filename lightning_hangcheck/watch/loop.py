@@ -348,7 +348,7 @@ class Watcher:
 
     def _judge_look(self, look: Look, now_ns: int) -> None:
         still, watched = [], self._roster.round
-        of_job = {pid for rank in watched.alive for pid in rank.pids}
+        of_job = {("", pid) for rank in watched.alive for pid in rank.pids}
         for rank in watched.alive:
             with self._faults.of("what it does", rank.found.rank):
                 still.append(rank.note_activity(now_ns, of_job))

@@ -416,7 +416,7 @@ def test_another_jobs_work_under_a_lock_is_movement_of_who_waits_for_the_lock(
         )
         sample = replace(found_in("prepare", at_s), kernel=kernel)
         rank.add_samples([(Target(rank=0, pid=1, role="rank"), sample)])
-        rank.note_activity(at_s * SECOND, of_job)
+        rank.note_activity(at_s * SECOND, [("", pid) for pid in of_job])
     assert silence_of(rank, 9) == silent_s
 
 
