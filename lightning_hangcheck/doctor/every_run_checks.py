@@ -16,7 +16,6 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -212,6 +211,8 @@ def debug_settings(subject: Subject) -> Iterator[Finding]:
     for variable in sorted(environment):
         name = variable.removeprefix(PREFIX).lower()
         if variable.startswith(PREFIX) and name not in NAMES:
+            from difflib import get_close_matches  # hardly ever needed, and run starts with this
+
             for near in get_close_matches(name, NAMES, n=1, cutoff=0.8):
                 meant = f"did you mean {PREFIX}{near.upper()}?"
                 yield warning(f"{variable} is no setting", advice=meant)

@@ -26,6 +26,7 @@ Meaning: TypeAlias = "Function | Class | Module | str | None"
 Node = TypeVar("Node", bound=ast.AST)
 LARGEST_FILE = 2 * 1024 * 1024
 MOST_CHOICES = 6
+"""Classes among which a setting may choose that are followed."""
 MOST_STEPS = 6
 """Maximum number of imports from file to file, or aliases of aliases, that are followed."""
 PROJECT_FILES = ("pyproject.toml", "setup.py", "setup.cfg", ".git")
@@ -422,7 +423,6 @@ class Project:
     """All parsed files, by path."""
 
     def __init__(self) -> None:
-        self._calls: dict[str, list[tuple[ast.Call, Function]]] = {}
         self._callers: dict[str, dict[Function, list[tuple[ast.Call, Function]]]] = {}
         self._overriding: dict[str, dict[Class | str, list[Function]]] = {}
         self._modules: dict[str, Module | None] = {}
@@ -522,7 +522,6 @@ class Project:
 
     def calls_of(self, function: Function) -> list[tuple[ast.Call, Function]]:
         """Return the calls in files read so far that may reach a function, and their callers."""
-        self._index_calls()
         owner, _, name = function.name.rpartition(".")
         name = owner if name == "__init__" else name
         if name not in self._callers:
@@ -535,16 +534,19 @@ class Project:
     @cached_property
     def spawned(self) -> set[Function]:
         """Functions that `torch.multiprocessing.spawn` starts, with a rank as first argument."""
-        self._index_calls()
         started = self._calls.get("spawn", [])
         given = (callee(call.args[0], caller) for call, caller in started if call.args)
         return {function for target in given for function in target.functions}
 
-    def _index_calls(self) -> None:
-        for module in filter(None, [] if self._calls else list(self._modules.values())):
+    @cached_property
+    def _calls(self) -> dict[str, list[tuple[ast.Call, Function]]]:
+        """All calls in the files read so far, by the name that is called."""
+        found: dict[str, list[tuple[ast.Call, Function]]] = {}
+        for module in filter(None, list(self._modules.values())):
             for caller in module.all_functions:
                 for call in caller.each(ast.Call):
-                    self._calls.setdefault(called_name(call), []).append((call, caller))
+                    found.setdefault(called_name(call), []).append((call, caller))
+        return found
 
     @cached_property
     def methods(self) -> dict[str, list[Function]]:

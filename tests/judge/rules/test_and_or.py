@@ -117,6 +117,7 @@ def test_a_thread_that_receives_has_the_patience_of_who_has_yet_to_send() -> Non
 
 
 IN_EVENT = Frame("Event.wait", f"{STDLIB}/threading.py", 629)
+IN_CONDITION = Frame("Condition.wait", f"{STDLIB}/threading.py", 327)
 IN_QUEUE = Frame("Queue.get", f"{STDLIB}/queue.py", 171)
 
 
@@ -163,7 +164,7 @@ def test_ranks_apart_have_diverged_before_the_third_has_come() -> None:
 TIMER = (
     Frame("Thread._bootstrap", f"{STDLIB}/threading.py", 1002),
     Frame("Timer.run", f"{STDLIB}/threading.py", 1376),
-    Frame("Event.wait", f"{STDLIB}/threading.py", 629),
+    IN_EVENT,
 )
 
 
@@ -235,7 +236,7 @@ def test_a_server_that_gathers_calls_waits_for_who_has_not_called(agent: str) ->
     served = (
         Frame("_run_function", f"{SITE}/torch/distributed/rpc/internal.py", 9),
         user("push", 10),
-        Frame("Condition.wait", f"{STDLIB}/threading.py", 327),
+        IN_CONDITION,
     )
     ends = (MAIN, torch("shutdown", "distributed/rpc/api.py"))
     server = beside(rank(0, ends, silent=31.0), served, waits_for=FUTEX, syscall=202)
@@ -255,19 +256,10 @@ def test_a_server_that_gathers_calls_waits_for_who_has_not_called(agent: str) ->
 @pytest.mark.parametrize(("timed", "told"), [(True, "suspect"), (False, "hang")])
 def test_a_timer_of_another_rank_may_give_the_answer_to_a_call(timed: bool, told: str) -> None:
     """A server that gathers calls for a while answers all of them by a timer."""
-    timer = (
-        Frame("Thread._bootstrap", f"{STDLIB}/threading.py", 1002),
-        Frame("Timer.run", f"{STDLIB}/threading.py", 1376),
-        Frame("Event.wait", f"{STDLIB}/threading.py", 629),
-    )
     waits = (WaitTarget(call="futex", kind="time"),) if timed else FUTEX
-    event = (
-        Frame("Event.wait", f"{STDLIB}/threading.py", 629),
-        Frame("Condition.wait", f"{STDLIB}/threading.py", 327),
-    )
-    ends = (MAIN, torch("shutdown", "distributed/rpc/api.py"), *event)
+    ends = (MAIN, torch("shutdown", "distributed/rpc/api.py"), IN_EVENT, IN_CONDITION)
     server = rank(0, ends, silent=40.0, waits_for=FUTEX, syscall=202)
-    server = beside(server, (*timer, event[1]), waits_for=waits, syscall=202)
+    server = beside(server, (*TIMER, IN_CONDITION), waits_for=waits, syscall=202)
     calls = rank(1, (MAIN, torch("rpc_sync", "distributed/rpc/api.py")), silent=40.0)
     assert judge(job(server, calls)).verdict == told
 
